@@ -1,0 +1,1 @@
+"""How the services of eyas speak gRPC: channels, servers, authentication, and the boundary for gRPC's errors."""
