@@ -4,6 +4,8 @@ Keepalive finds a dead peer in about ten seconds; `ping_timeout_ms` is what make
 reconnects ends at 2 s, because the default keeps a client away for half a minute after an outage.
 """
 
+from __future__ import annotations  # gRPC's types take parameters in its stubs only
+
 import hmac
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
@@ -41,7 +43,8 @@ _SERVER: Sequence[tuple[str, Any]] = (
 
 def open_channel(target: str, token: str = "") -> aio.Channel:
     """Opens a channel to `target` (`host:port`, or `unix:/path`), with a bearer token on every call if one is given."""
-    interceptors: list[aio.ClientInterceptor] = [_Unary(token), _Stream(token)] if token else []
+    kinds = (_UnaryUnary, _UnaryStream, _StreamUnary, _StreamStream)
+    interceptors: list[aio.ClientInterceptor] = [kind(token) for kind in kinds] if token else []
     return aio.insecure_channel(target, options=_CHANNEL, interceptors=interceptors)
 
 
@@ -61,12 +64,22 @@ class _Bearer:
         )
 
 
-class _Unary(_Bearer, aio.UnaryUnaryClientInterceptor):
+class _UnaryUnary(_Bearer, aio.UnaryUnaryClientInterceptor):
     async def intercept_unary_unary(self, continuation: Any, client_call_details: Any, request: Any) -> Any:
         return await continuation(self._with_token(client_call_details), request)
 
 
-class _Stream(_Bearer, aio.StreamStreamClientInterceptor):
+class _UnaryStream(_Bearer, aio.UnaryStreamClientInterceptor):
+    async def intercept_unary_stream(self, continuation: Any, client_call_details: Any, request: Any) -> Any:
+        return await continuation(self._with_token(client_call_details), request)
+
+
+class _StreamUnary(_Bearer, aio.StreamUnaryClientInterceptor):
+    async def intercept_stream_unary(self, continuation: Any, client_call_details: Any, request_iterator: Any) -> Any:
+        return await continuation(self._with_token(client_call_details), request_iterator)
+
+
+class _StreamStream(_Bearer, aio.StreamStreamClientInterceptor):
     async def intercept_stream_stream(self, continuation: Any, client_call_details: Any, request_iterator: Any) -> Any:
         return await continuation(self._with_token(client_call_details), request_iterator)
 

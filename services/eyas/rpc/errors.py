@@ -1,5 +1,7 @@
 """The boundary for gRPC's errors: status codes to errors of eyas on the client, and back on the server."""
 
+from __future__ import annotations  # gRPC's types take parameters in its stubs only
+
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from typing import Any

@@ -1,0 +1,1 @@
+"""What every service tells about itself: logs, metrics, health; and how it starts and ends."""
