@@ -1,0 +1,1 @@
+"""vLLM, from outside and from inside: client, metrics, launching, and the connector that runs in it."""
