@@ -1245,12 +1245,17 @@ class Heartbeat(_message.Message):
 
     DESCRIPTOR: _descriptor.Descriptor
 
+    DRAINING_FIELD_NUMBER: _builtins.int
+    draining: _builtins.bool
+    """The generator is about to end: it wants no more work, and its rows to be written soon. Sent at once, then with each."""
     def __init__(
         self,
+        *,
+        draining: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["draining", b"draining"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
