@@ -927,7 +927,7 @@ class Hello(_message.Message):
     generator: _builtins.str
     """Unique for the life of the process."""
     capacity: _builtins.int
-    """Items it can hold at once."""
+    """Items it can work on at once. Answers that ended and wait for Durable do not count."""
     def __init__(
         self,
         *,

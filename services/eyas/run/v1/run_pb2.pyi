@@ -318,6 +318,7 @@ class ModelFingerprint(_message.Message):
     EOS_TOKEN_IDS_FIELD_NUMBER: _builtins.int
     TOKENIZER_HASH_FIELD_NUMBER: _builtins.int
     REASONS_FIELD_NUMBER: _builtins.int
+    HIDDEN_SIZE_FIELD_NUMBER: _builtins.int
     root: _builtins.str
     """The `root` of /v1/models."""
     dtype: _builtins.str
@@ -330,6 +331,8 @@ class ModelFingerprint(_message.Message):
     """SHA-256, hex, of the tokenizer's files and chat template."""
     reasons: _builtins.bool
     """Whether the chat template opens a reasoning section."""
+    hidden_size: _builtins.int
+    """Width of the hidden states; 0 when unknown."""
     @_builtins.property
     def eos_token_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """Ids that end an answer: tokenizer's and generation_config's."""
@@ -344,10 +347,11 @@ class ModelFingerprint(_message.Message):
         eos_token_ids: _abc.Iterable[_builtins.int] | None = ...,
         tokenizer_hash: _builtins.str = ...,
         reasons: _builtins.bool = ...,
+        hidden_size: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["context", b"context", "dtype", b"dtype", "eos_token_ids", b"eos_token_ids", "reasons", b"reasons", "root", b"root", "tokenizer_hash", b"tokenizer_hash", "vocab_size", b"vocab_size"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["context", b"context", "dtype", b"dtype", "eos_token_ids", b"eos_token_ids", "hidden_size", b"hidden_size", "reasons", b"reasons", "root", b"root", "tokenizer_hash", b"tokenizer_hash", "vocab_size", b"vocab_size"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
