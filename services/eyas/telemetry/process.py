@@ -4,11 +4,27 @@ import asyncio
 import signal
 import sys
 from collections.abc import Coroutine
-from typing import Any
+from typing import Any, NoReturn, TypeVar
 
 import uvloop
+from pydantic import ValidationError
+from pydantic_settings import BaseSettings
 
 from eyas.errors import EyasError
+
+_Settings = TypeVar("_Settings", bound=BaseSettings)
+
+
+def settings(kind: type[_Settings]) -> _Settings:
+    """Reads a service's settings from the environment; ends the process with a sentence when they can't be used."""
+    try:
+        return kind()
+    except ValidationError as error:
+        prefix = kind.model_config.get("env_prefix", "")
+        found = "; ".join(
+            f"{prefix}{'.'.join(map(str, item['loc']))}".upper() + f": {item['msg']}" for item in error.errors()
+        )
+        _end(f"the environment does not configure this service: {found}")
 
 
 def run(main: Coroutine[Any, Any, None]) -> None:
@@ -16,8 +32,7 @@ def run(main: Coroutine[Any, Any, None]) -> None:
     try:
         uvloop.run(main)
     except EyasError as error:
-        print(f"error: {error}", file=sys.stderr)  # noqa: T201 - the last word of a process, whatever the logs are
-        sys.exit(1)
+        _end(str(error))
 
 
 def stop_event() -> asyncio.Event:
@@ -27,3 +42,8 @@ def stop_event() -> asyncio.Event:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, event.set)
     return event
+
+
+def _end(sentence: str) -> NoReturn:
+    print(f"error: {sentence}", file=sys.stderr)  # noqa: T201 - the last word of a process, however logs are written
+    sys.exit(1)

@@ -3,6 +3,7 @@ import os
 import signal
 
 import pytest
+from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from eyas.errors import InputError
 from eyas.telemetry import process
@@ -26,3 +27,25 @@ def test_an_error_of_eyas_is_its_sentence_and_status_one(capsys):
         process.run(main())
     assert exit_info.value.code == 1
     assert capsys.readouterr().err == "error: no model is given\n"
+
+
+class _Settings(BaseSettings):
+    model_config = SettingsConfigDict(env_prefix="EYAS_", frozen=True)
+    model: str
+    workers: int = 1
+
+
+def test_settings_come_from_the_environment(monkeypatch):
+    monkeypatch.setenv("EYAS_MODEL", "folder")
+    assert process.settings(_Settings).model == "folder"
+
+
+def test_settings_that_cannot_be_used_are_one_sentence(monkeypatch, capsys):
+    monkeypatch.delenv("EYAS_MODEL", raising=False)
+    monkeypatch.setenv("EYAS_WORKERS", "many")
+    with pytest.raises(SystemExit):
+        process.settings(_Settings)
+    sentence = capsys.readouterr().err
+    assert "EYAS_MODEL: Field required" in sentence
+    assert "EYAS_WORKERS" in sentence
+    assert sentence.count("\n") == 1
