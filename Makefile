@@ -26,6 +26,10 @@ demo: $(VENV)/ready $(VENV_VLLM)/ready $(ASSETS) ## From real questions to a mea
 test: $(VENV)/ready $(VENV_VLLM)/ready $(ASSETS) chromium ## Run the unit and integration tests
 	$(BIN)/pytest tests/unit tests/integration
 
+.PHONY: demo-check
+demo-check: $(VENV)/ready ## Run the demo and check what comes out of it
+	$(BIN)/pytest tests/e2e/test_demo.py
+
 ##@ For developers
 
 .PHONY: lint
