@@ -1,7 +1,12 @@
-"""The boundary to a model server: its HTTP errors become EndpointError here, and nowhere else."""
+"""The boundary to a model server: its HTTP errors become EndpointError here, and nowhere else.
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+A chunk of a stream costs one read, one parse and two assignments: no timer, no task, no object of the framework. The
+limits on time are looked at by one timer a request that is set anew only when it fires.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self
@@ -9,12 +14,18 @@ from typing import Any, Self
 import aiohttp
 import orjson
 
+from eyas.dispatch.v1 import dispatch_pb2 as pb
 from eyas.errors import EndpointError
 from eyas.vllm import metrics
+from eyas.vllm.interruption import InterruptionError, by_status, plain
+from eyas.vllm.phases import Activity, Limits, Phase, Phases
+from eyas.vllm.requests import ChatRequest, ExtractionRequest, Request, TokensRequest
+from eyas.vllm.stream import ChatReader, Ids, StreamReader, TokenReader
 
 _KEEPALIVE_SECONDS = 3.0  # vLLM closes an idle connection after 5 s: a client that keeps it longer meets a closed one
 _PROBE_SECONDS = 10.0
-_SAID = 1000
+_TAIL_SECONDS = 1.0  # for what follows an answer that has ended, so that its connection can be used again
+_ERROR_BYTES = 64 * 1024
 _REMEDIES = {
     401: ": give the server's key in EYAS_API_KEY",
     403: ": the key in EYAS_API_KEY is not allowed to",
@@ -34,6 +45,37 @@ class ServerInfo:
     """Prompt and answer together, in tokens; 0 when it doesn't say."""
     version: str
     """Of vLLM; empty for another server."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """How an answer ended."""
+
+    finish_reason: pb.FinishReason.ValueType
+    """stop or length."""
+    stop_reason: str
+    """Stop id as text; empty when the model ended by its own."""
+    first_token_seconds: float
+    """From sending to the first token."""
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class ChatEnding:
+    """How an answer of protocol chat ended."""
+
+    ending: Ending
+    prompt: Ids
+    """Ids of the prompt; empty when the server doesn't say."""
+    message: pb.Message
+
+
+_CAUSES = {
+    Phase.CONNECT: pb.CAUSE_TIMEOUT_CONNECT,
+    Phase.FIRST_TOKEN: pb.CAUSE_TIMEOUT_FIRST_TOKEN,
+    Phase.STALL: pb.CAUSE_TIMEOUT_STALL,
+    Phase.TOTAL: pb.CAUSE_TIMEOUT_TOTAL,
+}
 
 
 class VllmClient:
@@ -59,7 +101,7 @@ class VllmClient:
         """Asks a server what it is. Raises EndpointError: out of reach, not allowed, not OpenAI-compatible."""
         status, body = await self._get(f"{url.rstrip('/')}/v1/models", seconds)
         if status != 200:
-            raise EndpointError(f"{url}/v1/models answers HTTP {status}{_said(body)}{_REMEDIES.get(status, '')}")
+            raise EndpointError(f"{url}/v1/models answers HTTP {status}{_REMEDIES.get(status, _said(body))}")
         try:
             cards = orjson.loads(body)["data"]
             names = tuple(str(card["id"]) for card in cards)
@@ -91,6 +133,87 @@ class VllmClient:
             return False
         return status == 200
 
+    async def complete(
+        self, url: str, request: TokensRequest, on_ids: Callable[[Ids], None], limits: Limits, activity: Activity
+    ) -> Ending:
+        """Streams an answer to ids as ids. `on_ids` gets them as they come, those before an interruption too.
+
+        `activity` is the server's, shared by all its streams. Raises InterruptionError.
+        """
+        phases = Phases(limits, activity, asyncio.get_running_loop().time())
+        return await self._stream(url, request, TokenReader(request.prompt), on_ids, phases)
+
+    async def chat(
+        self, url: str, request: ChatRequest, on_ids: Callable[[Ids], None], limits: Limits, activity: Activity
+    ) -> ChatEnding:
+        """Streams an answer to messages as text, and ids where the server gives them. Raises InterruptionError."""
+        reader = ChatReader()
+        phases = Phases(limits, activity, asyncio.get_running_loop().time())
+        ending = await self._stream(url, request, reader, on_ids, phases)
+        return ChatEnding(ending, reader.prompt, reader.text.message())
+
+    async def extract(self, url: str, request: ExtractionRequest, limits: Limits, activity: Activity) -> Ending:
+        """Has a server run over ids and store their hidden states, which may still be on their way when it answers.
+
+        Raises InterruptionError.
+        """
+        reader = TokenReader(request.prompt)
+        phases = Phases(limits, activity, asyncio.get_running_loop().time())
+        async with self._post(url, request, phases) as response:
+            reader.whole(await response.read())
+        return _ending(reader, phases)
+
+    async def _stream(
+        self, url: str, request: Request, reader: StreamReader, on_ids: Callable[[Ids], None], phases: Phases
+    ) -> Ending:
+        time = asyncio.get_running_loop().time
+        async with self._post(url, request, phases) as response:
+            content, progress = response.content, 0
+            while not reader.ended:
+                data = await content.readany()
+                if not data:
+                    reader.close("the stream ends without a finish_reason")
+                    break
+                ids = reader.feed(data)
+                if reader.progress != progress:
+                    phases.tokens(reader.progress - progress, time())
+                    progress = reader.progress
+                if ids:
+                    on_ids(ids)
+            ending = _ending(reader, phases)
+            with suppress(TimeoutError, aiohttp.ClientError):
+                async with asyncio.timeout(_TAIL_SECONDS):
+                    while await content.readany():
+                        pass
+        return ending
+
+    @asynccontextmanager
+    async def _post(self, url: str, request: Request, phases: Phases) -> AsyncIterator[aiohttp.ClientResponse]:
+        headers = {"Content-Type": "application/json"}
+        if request.request_id:
+            headers["X-Request-Id"] = request.request_id
+        phases.activity.streams += 1
+        try:
+            async with asyncio.timeout(None) as scope:
+                with _watched(phases, scope):
+                    async with self._session.post(
+                        url.rstrip("/") + request.path,
+                        data=orjson.dumps(request.body()),
+                        headers=headers,
+                        timeout=aiohttp.ClientTimeout(total=None, connect=phases.limits.connect or None),
+                        allow_redirects=False,
+                    ) as response:
+                        if response.status != 200:
+                            raise by_status(response.status, _said(await response.content.read(_ERROR_BYTES)))
+                        yield response
+        except TimeoutError as error:
+            phase = phases.expired or Phase.CONNECT
+            raise InterruptionError(_CAUSES[phase], f"the limit timeouts.{phase.value} is over") from error
+        except (aiohttp.ClientError, OSError) as error:
+            raise InterruptionError(pb.CAUSE_CONNECTION, f"the connection fails: {plain(error)}") from error
+        finally:
+            phases.activity.streams -= 1
+
     async def _get(self, address: str, seconds: float) -> tuple[int, bytes]:
         with _reach(address):
             timeout = aiohttp.ClientTimeout(total=seconds)
@@ -105,24 +228,53 @@ async def probe(url: str, api_key: str = "") -> ServerInfo:
 
 
 @contextmanager
+def _watched(phases: Phases, scope: asyncio.Timeout) -> Iterator[None]:
+    """Ends `scope` when a phase takes too long."""
+    loop = asyncio.get_running_loop()
+    timer: asyncio.TimerHandle | None = None
+
+    def look() -> None:
+        nonlocal timer
+        again = phases.check(loop.time())
+        if phases.expired is not None:
+            scope.reschedule(loop.time())
+        elif again is not None:
+            timer = loop.call_at(again, look)
+
+    look()
+    try:
+        yield
+    finally:
+        if timer is not None:
+            timer.cancel()
+
+
+def _ending(reader: StreamReader, phases: Phases) -> Ending:
+    if reader.interruption is not None:
+        raise reader.interruption
+    now = asyncio.get_running_loop().time()
+    first = now if phases.first_token is None else phases.first_token
+    return Ending(reader.finish_reason, reader.stop_reason, first - phases.sent, now - phases.sent)
+
+
+@contextmanager
 def _reach(address: str) -> Iterator[None]:
     try:
         yield
     except TimeoutError as error:
         raise EndpointError(f"{address} does not answer in time") from error
     except (aiohttp.ClientError, OSError) as error:
-        raise EndpointError(f"{address} cannot be reached: {' '.join(str(error).split())}") from error
+        raise EndpointError(f"{address} cannot be reached: {plain(error)}") from error
 
 
 def _said(body: bytes) -> str:
     """What an error body says, for the end of a sentence."""
     try:
-        value = orjson.loads(body)
-        message = value["error"]["message"]
+        message = orjson.loads(body)["error"]["message"]
     except (orjson.JSONDecodeError, KeyError, TypeError):
-        message = body[:_SAID].decode(errors="replace")
-    text = " ".join(str(message).split())[:_SAID]
-    return f" ({text})" if text else ""
+        message = body.decode(errors="replace")
+    text = plain(message)
+    return f": {text}" if text else ""
 
 
 def _version(body: bytes) -> str:
