@@ -89,6 +89,10 @@ class RunLayout:
         """What was measured."""
         return f"{self.evaluation}/result.json"
 
+    def measurement(self, drafter: str) -> str:
+        """What was measured with one drafter, its answers included."""
+        return f"{self.evaluation}/{drafter}.json"
+
     @property
     def report(self) -> str:
         """The report for people."""
