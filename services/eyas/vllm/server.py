@@ -16,6 +16,7 @@ import aiohttp
 from eyas.errors import EndpointError, InputError
 
 _POLL_SECONDS = 0.25
+_GRACE_SECONDS = 10.0
 _STOP_SECONDS = 15.0
 _TAIL_BYTES = 64 * 1024
 _ERROR = re.compile(r"[A-Za-z.]*(?:Error|Exception|Refused): .+")
@@ -99,7 +100,7 @@ class VllmServer:
             log = self._log.open("wb")
         except OSError as error:
             raise InputError(f"the log of vLLM cannot be written to {self._log}: {error.strerror}") from error
-        guard = (sys.executable, "-m", "eyas.vllm.guard", str(os.getpid()))
+        guard = (sys.executable, "-m", "eyas.vllm.guard", str(os.getpid()), str(_GRACE_SECONDS))
         with log:
             self._process = await asyncio.create_subprocess_exec(
                 *guard,
