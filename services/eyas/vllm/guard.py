@@ -2,7 +2,8 @@
 
 A server such as vLLM is a tree of processes, and the kernel's death signal reaches one process only. The guard stays
 beside the tree: when its parent dies, when it is told to end, or when the command ends by itself, it ends the whole
-process group and passes the exit status on. GRACE is the time between SIGTERM and SIGKILL, in seconds. Standard library only, so that it is up in milliseconds.
+process group and passes the exit status on. GRACE is the time between SIGTERM and SIGKILL, in seconds. Standard
+library only, so that it is up in milliseconds.
 """
 
 import ctypes
