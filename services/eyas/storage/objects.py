@@ -37,7 +37,7 @@ T = TypeVar("T")
 _REQUEST_SECONDS = 120
 """Limit of one request; the largest object of a run, hidden states of a long answer, must fit into it."""
 
-_FULL = {1, 13, 28, 30, 122}  # EPERM, EACCES, ENOSPC, EROFS, EDQUOT
+_FULL = {1, 13, 27, 28, 30, 122}  # EPERM, EACCES, EFBIG, ENOSPC, EROFS, EDQUOT
 _PASSING = {4, 5, 11, 23, 24, 110, 116}  # EINTR, EIO, EAGAIN, ENFILE, EMFILE, ETIMEDOUT, ESTALE
 _OS_ERROR = re.compile(r"\(os error (\d+)\)")
 _HTTP_STATUS = re.compile(r"status code: (\d{3})")
@@ -58,7 +58,7 @@ def open_store(uri: str) -> "ObjectStore":
     Every `memory:///` is a store of its own.
     """
     parts = urlsplit(uri)
-    with _translated(uri, ""):
+    with _translated(uri, "", writing=True):
         if parts.scheme == "memory":
             return ObjectStore(MemoryStore(), uri)
         if parts.scheme == "s3":
@@ -227,12 +227,13 @@ def _translate(error: Exception, where: str, *, writing: bool) -> EyasError:
         return NotFoundError(f"{where} does not exist")
     if isinstance(error, ValueError):
         return InputError(f"{where} is no usable name in object storage: {said}")
-    return _by_status(said, where, writing=writing)
+    errno = error.errno if isinstance(error, OSError) else None
+    return _by_status(said, where, errno or _number(_OS_ERROR, said), writing=writing)
 
 
-def _by_status(said: str, where: str, *, writing: bool) -> EyasError:
-    """Folders name an errno and HTTP a status, in words only."""
-    errno, status = _number(_OS_ERROR, said), _number(_HTTP_STATUS, said)
+def _by_status(said: str, where: str, errno: int, *, writing: bool) -> EyasError:
+    """obstore names an errno, or a status of HTTP, in words only."""
+    status = _number(_HTTP_STATUS, said)
     if "169.254.169.254" in said or "169.254.170.2" in said:
         return UnavailableError(f"no credentials for {where}: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY ({said})")
     if errno in _FULL or status == 507:
