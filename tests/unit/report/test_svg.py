@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from eyas.report import svg
 from eyas.report.svg import Series
 
-values = st.lists(st.none() | st.floats(0, 1e12), max_size=12)
+values = st.lists(st.none() | st.just(0.0) | st.floats(1e-6, 1e12), max_size=12)
 
 
 def marks(chart: str, tag: str = "rect") -> list[dict[str, str]]:
