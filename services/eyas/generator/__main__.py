@@ -1,0 +1,6 @@
+"""`python -m eyas.generator`."""
+
+from eyas.generator.main import main
+
+if __name__ == "__main__":
+    main()
