@@ -24,6 +24,7 @@ from eyas.vllm.stream import ChatReader, Ids, StreamReader, TokenReader
 
 _KEEPALIVE_SECONDS = 3.0  # vLLM closes an idle connection after 5 s: a client that keeps it longer meets a closed one
 _PROBE_SECONDS = 10.0
+_LOGPROBS_SECONDS = 60.0
 _TAIL_SECONDS = 1.0  # for what follows an answer that has ended, so that its connection can be used again
 _ERROR_BYTES = 64 * 1024
 _REMEDIES = {
@@ -162,6 +163,31 @@ class VllmClient:
         async with self._post(url, request, phases) as response:
             reader.whole(await response.read())
         return _ending(reader, phases)
+
+    async def next_logprobs(
+        self, url: str, model: str, prompt: list[int], count: int = 20, seconds: float = _LOGPROBS_SECONDS
+    ) -> dict[int, float]:
+        """Log-probabilities, in nats, of the `count` most probable ids after `prompt`. Raises EndpointError."""
+        body = {
+            "model": model,
+            "prompt": prompt,
+            "max_tokens": 1,
+            "temperature": 0.0,
+            "logprobs": count,
+            "return_tokens_as_token_ids": True,
+        }
+        address = f"{url.rstrip('/')}/v1/completions"
+        with _reach(address):
+            timeout = aiohttp.ClientTimeout(total=seconds)
+            async with self._session.post(address, json=body, timeout=timeout, allow_redirects=False) as response:
+                status, answer = response.status, await response.read()
+        if status != 200:
+            raise EndpointError(f"{address} answers HTTP {status}{_said(answer)}")
+        try:
+            (found,) = orjson.loads(answer)["choices"][0]["logprobs"]["top_logprobs"]
+            return {int(token.removeprefix("token_id:")): float(value) for token, value in found.items()}
+        except (orjson.JSONDecodeError, LookupError, TypeError, ValueError, AttributeError) as error:
+            raise EndpointError(f"{address} does not return log-probabilities by id: it must be a vLLM") from error
 
     async def _stream(
         self, url: str, request: Request, reader: StreamReader, on_ids: Callable[[Ids], None], phases: Phases
