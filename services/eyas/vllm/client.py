@@ -168,14 +168,35 @@ class VllmClient:
         self, url: str, model: str, prompt: list[int], count: int = 20, seconds: float = _LOGPROBS_SECONDS
     ) -> dict[int, float]:
         """Log-probabilities, in nats, of the `count` most probable ids after `prompt`. Raises EndpointError."""
-        body = {
-            "model": model,
-            "prompt": prompt,
-            "max_tokens": 1,
-            "temperature": 0.0,
-            "logprobs": count,
-            "return_tokens_as_token_ids": True,
-        }
+        choice = await self._scored(url, model, prompt, seconds, logprobs=count, return_tokens_as_token_ids=True)
+        try:
+            (found,) = choice["logprobs"]["top_logprobs"]
+            return {int(token.removeprefix("token_id:")): float(value) for token, value in found.items()}
+        except (LookupError, TypeError, ValueError, AttributeError) as error:
+            raise EndpointError(f"{url} does not return log-probabilities by id: it must be a vLLM") from error
+
+    async def prompt_logprobs(
+        self, url: str, model: str, prompt: list[int], seconds: float = _LOGPROBS_SECONDS
+    ) -> list[tuple[float, int]]:
+        """For each id of `prompt` but the first: its log-probability in nats, and the id that was the most probable.
+
+        Raises EndpointError.
+        """
+        choice = await self._scored(url, model, prompt, seconds, prompt_logprobs=1)
+        try:
+            return [
+                (
+                    float(found[str(index)]["logprob"]),
+                    int(max(found, key=lambda name, at=found: at[name]["logprob"])),  # type: ignore[misc]
+                )
+                for index, found in zip(prompt[1:], choice["prompt_logprobs"][1:], strict=True)
+            ]
+        except (LookupError, TypeError, ValueError, AttributeError) as error:
+            raise EndpointError(f"{url} does not return log-probabilities of the prompt: it must be a vLLM") from error
+
+    async def _scored(self, url: str, model: str, prompt: list[int], seconds: float, **asked: Any) -> dict[str, Any]:
+        """The one choice of a greedy request for one token."""
+        body = {"model": model, "prompt": prompt, "max_tokens": 1, "temperature": 0.0, **asked}
         address = f"{url.rstrip('/')}/v1/completions"
         with _reach(address):
             timeout = aiohttp.ClientTimeout(total=seconds)
@@ -184,10 +205,10 @@ class VllmClient:
         if status != 200:
             raise EndpointError(f"{address} answers HTTP {status}{_said(answer)}")
         try:
-            (found,) = orjson.loads(answer)["choices"][0]["logprobs"]["top_logprobs"]
-            return {int(token.removeprefix("token_id:")): float(value) for token, value in found.items()}
-        except (orjson.JSONDecodeError, LookupError, TypeError, ValueError, AttributeError) as error:
-            raise EndpointError(f"{address} does not return log-probabilities by id: it must be a vLLM") from error
+            choice: dict[str, Any] = orjson.loads(answer)["choices"][0]
+        except (orjson.JSONDecodeError, LookupError, TypeError) as error:
+            raise EndpointError(f"{address} does not answer as a completion: it must be a vLLM") from error
+        return choice
 
     async def _stream(
         self, url: str, request: Request, reader: StreamReader, on_ids: Callable[[Ids], None], phases: Phases
