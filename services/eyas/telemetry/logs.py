@@ -2,12 +2,13 @@
 
 import logging
 import sys
+from typing import TextIO
 
 import structlog
 
 
-def configure(service: str, as_json: bool) -> None:
-    """Sends structlog's and the standard library's events to standard error, each with the `service`."""
+def configure(service: str, as_json: bool, stream: TextIO | None = None) -> None:
+    """Sends structlog's and the standard library's events to standard error or `stream`, each with the `service`."""
     shared: list[structlog.typing.Processor] = [
         structlog.contextvars.merge_contextvars,
         structlog.stdlib.add_log_level,
@@ -19,7 +20,7 @@ def configure(service: str, as_json: bool) -> None:
         if as_json
         else [structlog.dev.ConsoleRenderer(colors=False)]
     )
-    handler = logging.StreamHandler(sys.stderr)
+    handler = logging.StreamHandler(stream or sys.stderr)
     handler.setFormatter(
         structlog.stdlib.ProcessorFormatter(
             foreign_pre_chain=[*shared, structlog.stdlib.add_logger_name, _naming(service)],

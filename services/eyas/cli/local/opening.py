@@ -1,0 +1,49 @@
+"""Speaks with the dispatcher about a run: creates it, has it go on, controls it."""
+
+from __future__ import annotations  # the stubs of gRPC know more types than its modules
+
+from collections.abc import Iterator, Mapping
+
+from eyas.cli.request import Request
+from eyas.dispatch.v1 import dispatch_pb2 as pb
+from eyas.dispatch.v1 import dispatch_pb2_grpc
+from eyas.rpc.errors import translated
+from eyas.run.v1 import run_pb2
+
+_CREATE_SECONDS = 3600.0
+_CALL_SECONDS = 120.0
+_HALTED = (run_pb2.STATE_PAUSED, run_pb2.STATE_FAILED)
+
+
+async def create(stub: dispatch_pb2_grpc.RunsAsyncStub, parts: Iterator[pb.CreateRunRequest]) -> run_pb2.Progress:
+    """Creates a run."""
+    with translated("dispatcher"):
+        response = await stub.CreateRun(parts, timeout=_CREATE_SECONDS, wait_for_ready=True)
+    return response.progress
+
+
+async def reopen(
+    stub: dispatch_pb2_grpc.RunsAsyncStub, request: Request, changes: Mapping[str, str]
+) -> run_pb2.Progress:
+    """Has a run go on: with these changes, up to the stage that is asked for, and moving if it stood."""
+    run = request.place.run
+    with translated("dispatcher"):
+        found = await stub.GetRun(pb.GetRunRequest(run=run), timeout=_CALL_SECONDS, wait_for_ready=True)
+    progress = found.progress
+    actions = []
+    if changes:
+        actions.append(pb.ControlRunRequest(run=run, set=pb.Set(values=changes)))
+    if progress.until < request.until:
+        actions.append(pb.ControlRunRequest(run=run, proceed=pb.Proceed(until=request.until)))
+    if progress.state in _HALTED:
+        actions.append(pb.ControlRunRequest(run=run, resume=pb.Resume()))
+    for action in actions:
+        progress = await control(stub, action)
+    return progress
+
+
+async def control(stub: dispatch_pb2_grpc.RunsAsyncStub, action: pb.ControlRunRequest) -> run_pb2.Progress:
+    """Asks something of a run. Where it stands after."""
+    with translated("dispatcher"):
+        response = await stub.ControlRun(action, timeout=_CALL_SECONDS, wait_for_ready=True)
+    return response.progress

@@ -1,0 +1,24 @@
+"""`eyas watch`: looks at a run that another process works on."""
+
+import asyncio
+
+from rich.console import Console
+
+from eyas.cli import options
+from eyas.cli.local.claim import attached
+from eyas.cli.local.following import follow
+from eyas.cli.place import Place
+from eyas.cli.screen import Screen
+
+
+def watch(output: options.Existing) -> None:
+    """Show the progress of a run that works on this machine, until it ends or Ctrl-C."""
+    place = Place.of(output)
+
+    async def show() -> None:
+        async with attached(place) as stub:
+            with Screen(Console()) as screen:
+                async for progress in follow(stub, place.run, patient=False):
+                    screen.show(progress)
+
+    asyncio.run(show())
