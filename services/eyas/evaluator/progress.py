@@ -1,0 +1,49 @@
+"""Tells the dispatcher how far the evaluation is. Best effort: what counts is in object storage."""
+
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+
+import structlog
+
+from eyas.dispatch.v1 import dispatch_pb2, dispatch_pb2_grpc
+from eyas.errors import EyasError
+from eyas.rpc.channels import open_channel
+from eyas.rpc.errors import translated
+from eyas.run.v1 import run_pb2 as pb
+
+log = structlog.get_logger()
+
+_SECONDS = 2.0
+
+
+class Progress:
+    """What is told. Without a dispatcher it is only logged."""
+
+    def __init__(self, run: str, stub: "dispatch_pb2_grpc.DispatchAsyncStub | None") -> None:
+        self._run = run
+        self._stub = stub
+        self._values: dict[str, float] = {}
+
+    async def tell(self, done: int, total: int, message: str, values: Mapping[str, float] | None = None) -> None:
+        """`done` drafters of `total` are measured, `message` is what goes on; `values` are kept for later messages."""
+        self._values.update(values or {})
+        log.info(message, done=done, total=total, **(values or {}))
+        if self._stub is None:
+            return
+        progress = pb.JobProgress(job="evaluator", done=done, total=total, values=self._values, message=message)
+        request = dispatch_pb2.ReportJobRequest(run=self._run, progress=progress)
+        try:
+            with translated("dispatcher"):
+                await self._stub.ReportJob(request, timeout=_SECONDS)
+        except EyasError as error:
+            log.warning("the dispatcher could not be told", error=str(error))
+
+
+@asynccontextmanager
+async def telling(run: str, dispatcher: str, token: str) -> AsyncIterator[Progress]:
+    """Progress to a dispatcher; to nobody when it is empty."""
+    if not dispatcher:
+        yield Progress(run, None)
+        return
+    async with open_channel(dispatcher, token) as channel:
+        yield Progress(run, dispatch_pb2_grpc.DispatchStub(channel))
