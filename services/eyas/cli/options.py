@@ -92,7 +92,7 @@ def _layers(text: str) -> list[int]:
     try:
         return [int(part) for part in text.replace(",", " ").split()]
     except ValueError as error:
-        raise InputError(f"--target-layer-ids is {text!r}: write layers as 2,15,27") from error
+        raise InputError(f"--target-layer-ids is {text!r}: write layers as 2,15,27,30") from error
 
 
 def local_path(text: str) -> str:
@@ -154,7 +154,7 @@ EXTRACT = (
         "--target-layer-ids",
         "hiddenStates.layerIds",
         str,
-        "Layers whose hidden states the drafter sees, e.g. 2,15,27; the model's last is added.",
+        "Three layers that the drafter sees, and the model's last, e.g. 2,15,27,30.",
         _layers,
         "IDS",
     ),

@@ -69,8 +69,6 @@ def _layers(spec: pb.RunSpec, count: int) -> None:
     layers = list(spec.hidden_states.layer_ids)
     if not layers and count:
         layers = sorted({2, count // 2, count - 3, count})
-    elif len(layers) == 3 and count:
-        layers.append(count)
     if count and layers and layers[-1] != count:
         raise InputError(
             f"hiddenStates.layerIds is {layers}, but the model has {count} layers: the last of the four must be {count}"
