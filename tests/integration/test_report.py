@@ -28,6 +28,7 @@ TITLES = (
     "By cause",
     "Loss",
     "Accuracy",
+    "Estimated acceptance length",
     "Supervised and generated tokens",
 )
 
@@ -130,10 +131,15 @@ async def write_training(store: ObjectStore, spec: specs.pb.RunSpec, draw: rando
                 "tokens": 4096,
                 "supervised": 3011,
                 "seconds": 0.9,
+                "acceptance_length": 1 + 1.6 * known + draw.gauss(0, 0.02),
                 "loss": 9 - 6 * known + draw.gauss(0, 0.15),
                 "loss_by_step": [3 - 2 * known + 0.2 * at for at in range(7)],
                 "accuracy_by_step": [0.72 * known * 0.86**at + draw.gauss(0, 0.01) for at in range(7)],
-                **({"held_out": {"loss": 9.2 - 5.7 * known}} if step % 80 == 0 else {}),
+                **(
+                    {"held_out": {"loss": 9.2 - 5.7 * known, "acceptance_length": 1 + 1.5 * known}}
+                    if step % 80 == 0
+                    else {}
+                ),
             }
         )
     for number in range(0, 640, 100):

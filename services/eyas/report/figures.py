@@ -159,6 +159,18 @@ def accuracies(steps: Sequence[dict[str, Any]]) -> Lines:
     )
 
 
+def estimates(steps: Sequence[dict[str, Any]]) -> Lines | None:
+    """Acceptance length as the training estimates it from its accuracies; None when it was not logged."""
+    chosen = [step for step in _thinned(steps, keep="held_out") if "acceptance_length" in step]
+    if not chosen:
+        return None
+    series = [Series("training", "kept", [step["acceptance_length"] for step in chosen])]
+    held = [(step.get("held_out") or {}).get("acceptance_length") for step in chosen]
+    if any(value is not None for value in held):
+        series.append(Series("held out", "lost", held))
+    return Lines([step["step"] for step in chosen], series)
+
+
 def _thinned(steps: Sequence[dict[str, Any]], keep: str = "") -> list[dict[str, Any]]:
     """At most some 200 steps, evenly; all that hold `keep`, and the last."""
     every = max(1, math.ceil(len(steps) / _STEPS))

@@ -203,13 +203,16 @@ def _training(data: RunData) -> str:
         ),
         _lines(
             "Accuracy",
-            "Share of the positions whose draft is the model's choice, by token of the draft.",
+            "Share of positions where the draft is the model's choice.",
             figures.accuracies(data.steps),
             "step",
             form=percent,
         ),
     ]
-    deciles = figures.deciles(data.summary)
+    estimates, deciles = figures.estimates(data.steps), figures.deciles(data.summary)
+    if estimates:
+        text = "What the accuracies promise, before vLLM measures it."
+        charts.append(_lines("Estimated acceptance length", text, estimates, "step"))
     if deciles:
         charts.append(
             _bars(
