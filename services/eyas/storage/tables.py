@@ -90,7 +90,7 @@ class RejectedRow(TypedDict):
 
 
 class PartialRow(TypedDict):
-    """What is held of an item that is not done."""
+    """What is held of an item that is not done. `generator` works on it; empty when nobody does."""
 
     position: int
     turn: int
@@ -100,6 +100,7 @@ class PartialRow(TypedDict):
     ids: Sequence[int]
     interruptions: list[str]
     endpoint_deaths: int
+    generator: str
 
 
 @dataclass(frozen=True)
@@ -229,5 +230,6 @@ PARTIALS: TableFormat[PartialRow] = TableFormat(
         ids=_IDS,
         interruptions=pa.list_(_TEXT),
         endpoint_deaths=_SHORT,
+        generator=_TEXT,
     ),
 )

@@ -134,6 +134,17 @@ class VllmClient:
             return False
         return status == 200
 
+    async def ping(self, url: str, model: str, *, chat: bool = False, seconds: float = _LOGPROBS_SECONDS) -> None:
+        """Has the engine make one token after a fixed prompt. Raises EndpointError."""
+        if not chat:
+            await self._scored(url, model, [1], seconds)
+            return
+        await self._choice(
+            f"{url.rstrip('/')}/v1/chat/completions",
+            {"model": model, "messages": [{"role": "user", "content": "1"}], "max_tokens": 1, "temperature": 0.0},
+            seconds,
+        )
+
     async def complete(
         self, url: str, request: TokensRequest, on_ids: Callable[[Ids], None], limits: Limits, activity: Activity
     ) -> Ending:
@@ -197,7 +208,9 @@ class VllmClient:
     async def _scored(self, url: str, model: str, prompt: list[int], seconds: float, **asked: Any) -> dict[str, Any]:
         """The one choice of a greedy request for one token."""
         body = {"model": model, "prompt": prompt, "max_tokens": 1, "temperature": 0.0, **asked}
-        address = f"{url.rstrip('/')}/v1/completions"
+        return await self._choice(f"{url.rstrip('/')}/v1/completions", body, seconds)
+
+    async def _choice(self, address: str, body: dict[str, Any], seconds: float) -> dict[str, Any]:
         with _reach(address):
             timeout = aiohttp.ClientTimeout(total=seconds)
             async with self._session.post(address, json=body, timeout=timeout, allow_redirects=False) as response:

@@ -84,6 +84,7 @@ partials = st.builds(
     ids=ids,
     interruptions=st.lists(text, max_size=3),
     endpoint_deaths=counts,
+    generator=text,
 )
 tables = st.one_of(
     st.tuples(st.just(SAMPLES), st.lists(samples, max_size=4)),
@@ -120,6 +121,7 @@ PARTIAL: PartialRow = {
     "ids": (3, 4),
     "interruptions": ["connection"],
     "endpoint_deaths": 1,
+    "generator": "g",
 }
 
 
