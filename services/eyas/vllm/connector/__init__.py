@@ -14,6 +14,13 @@ the cache (`copies`), lets vLLM free the blocks, and uploads from threads (`uplo
 vLLM while it serves: one exception would end the engine and all that it holds.
 """
 
-from eyas.vllm.connector.connector import EyasHiddenStatesConnector
+from typing import Any
 
-__all__ = ["EyasHiddenStatesConnector"]
+
+def __getattr__(name: str) -> Any:
+    """The class, once it is asked for: the other modules work where vLLM is not installed."""
+    if name != "EyasHiddenStatesConnector":
+        raise AttributeError(f"module {__name__} has no attribute {name}")
+    from eyas.vllm.connector.connector import EyasHiddenStatesConnector  # noqa: PLC0415
+
+    return EyasHiddenStatesConnector

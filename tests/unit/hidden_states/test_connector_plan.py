@@ -1,0 +1,116 @@
+"""Which requests leave hidden states, and what is refused when a server starts."""
+
+import enum
+from dataclasses import dataclass, field
+
+import pytest
+
+from eyas.errors import InputError
+from eyas.storage import hidden_states
+from eyas.vllm.connector.plan import Plan
+from eyas.vllm.connector.settings import check_layers, read_settings
+
+Status = enum.Enum(
+    "Status",
+    "WAITING RUNNING PREEMPTED FINISHED_STOPPED FINISHED_LENGTH_CAPPED FINISHED_ABORTED FINISHED_IGNORED "
+    "FINISHED_ERROR FINISHED_REPETITION",
+)
+IDS = list(range(100, 140))
+
+
+@dataclass
+class Request:
+    request_id: str = "r"
+    all_token_ids: list[int] = field(default_factory=lambda: [*IDS, 7])
+    num_computed_tokens: int = 41
+    status: Status = Status.FINISHED_LENGTH_CAPPED
+    kv_transfer_params: dict | None = field(default_factory=lambda: params(IDS))
+
+
+def params(ids, **changes):
+    return {"eyas_key": f"demo/hidden_states/{hidden_states.key(ids)}.safetensors", "eyas_rows": len(ids)} | changes
+
+
+def test_a_finished_request_is_planned_once_with_the_blocks_of_its_rows():
+    plan = Plan(16)
+    request, blocks = Request(), [4, 9, 2, 8]
+    assert plan.add(request, blocks)
+    request.all_token_ids.clear()
+    blocks.clear()
+    (save,) = plan.take()
+    assert (save.request_id, save.ids, save.blocks) == ("r", IDS, [4, 9, 2])
+    assert plan.take() == []
+
+
+@pytest.mark.parametrize("status", [s for s in Status if s.name not in ("FINISHED_STOPPED", "FINISHED_LENGTH_CAPPED")])
+def test_a_request_that_did_not_end_well_leaves_nothing(status):
+    plan = Plan(16)
+    assert not plan.add(Request(status=status), [1, 2, 3])
+    assert plan.take() == []
+
+
+@pytest.mark.parametrize("wanted", [None, {}, {"other": 1}])
+def test_a_request_that_asked_for_nothing_leaves_nothing(wanted):
+    assert not Plan(16).add(Request(kv_transfer_params=wanted), [1, 2, 3])
+
+
+@pytest.mark.parametrize(
+    ("request_", "blocks"),
+    [
+        (Request(num_computed_tokens=39), [1, 2, 3]),
+        (Request(), [1, 2]),
+        (Request(all_token_ids=IDS[:39]), [1, 2, 3]),
+        (Request(kv_transfer_params=params(IDS, eyas_rows=0)), [1, 2, 3]),
+        (Request(kv_transfer_params=params(IDS, eyas_rows="40")), [1, 2, 3]),
+        (Request(kv_transfer_params=params(IDS, eyas_rows=None)), [1, 2, 3]),
+    ],
+)
+def test_rows_without_states_are_refused(request_, blocks):
+    plan = Plan(16)
+    with pytest.raises(InputError, match="eyas_rows"):
+        plan.add(request_, blocks)
+    assert plan.take() == []
+
+
+HASH = hidden_states.key(IDS)
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        f"/etc/{HASH}.safetensors",
+        f"../{HASH}.safetensors",
+        f"a/../b/{HASH}.safetensors",
+        f"a//{HASH}.safetensors",
+        f"a/.b/{HASH}.safetensors",
+        f"a/{HASH}",
+        f"a/{HASH}.safetensors\n",
+        f"a\\b/{HASH}.safetensors",
+        "a/b.safetensors",
+        "",
+        None,
+        7,
+    ],
+)
+def test_unsafe_keys_are_refused(key):
+    with pytest.raises(InputError, match="eyas_key"):
+        Plan(16).add(Request(kv_transfer_params=params(IDS, eyas_key=key)), [1, 2, 3])
+
+
+def test_a_key_of_other_ids_is_refused():
+    with pytest.raises(InputError, match="other ids"):
+        Plan(16).add(Request(kv_transfer_params=params(IDS[:-1], eyas_rows=40)), [1, 2, 3])
+
+
+def test_layers():
+    assert check_layers([2, 15, 27, 30], 30) == (2, 15, 27, 30)
+    for wrong in ([], [0, 2], [2, 2, 3], [3, 2], [2, 31]):
+        with pytest.raises(InputError, match="give layers from 1 to 30"):
+            check_layers(wrong, 30)
+
+
+def test_settings():
+    assert read_settings({"storage_uri": "out", "upload_threads": 2}).upload_threads == 2
+    for wrong, named in (({}, "storage_uri"), ({"storage_uri": "out", "thread": 1}, "thread")):
+        with pytest.raises(InputError, match=named):
+            read_settings(wrong)
