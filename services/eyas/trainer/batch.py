@@ -6,7 +6,7 @@ distribution at position q is a target: the id at q was generated. Row p meets i
 is the id at q. So the row of a document's last position, whose target would lie on padding, is never trained.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -19,12 +19,11 @@ from eyas.trainer.attention import Segment
 class Document:
     """One sequence: ids [T], the drafter's inputs [T, 3H], the model's last output before its final norm [T, H]."""
 
-    sample_id: str
+    name: str
     ids: Tensor
     inputs: Tensor
     last: Tensor
     supervised: Tensor  # bool [T]
-    argmax: Tensor  # int64 [T]: the model's likeliest id over its whole vocabulary; read where supervised
 
 
 @dataclass(frozen=True)
@@ -62,17 +61,31 @@ class Plan:
         return (self.row_of_KQ >= 0).sum(1)
 
 
-def pack(documents: Sequence[Document], draft_of: Tensor, device: torch.device, dtype: torch.dtype) -> Batch:
-    """Packs documents. `draft_of` [V] maps the model's ids to the drafter's, -1 where there is none."""
+def pack(
+    documents: Sequence[Document],
+    likeliest: Callable[[Document], Tensor],
+    draft_of: Tensor,
+    *,
+    device: torch.device,
+    dtype: torch.dtype,
+) -> Batch:
+    """Packs documents.
+
+    `likeliest` gives the model's likeliest id over its whole vocabulary at each supervised position of a document;
+    `draft_of` [V] maps the model's ids to the drafter's, -1 where there is none.
+    """
     starts = [0]
     for document in documents:
         starts.append(starts[-1] + len(document.ids))
+    supervised_N = torch.cat([d.supervised for d in documents])
+    labels_N = torch.full((starts[-1],), -1)
+    labels_N[supervised_N] = draft_of[torch.cat([likeliest(d) for d in documents]).cpu()]
     return Batch(
         ids_N=torch.cat([d.ids for d in documents]).to(device),
         inputs_NI=torch.cat([d.inputs for d in documents]).to(device, dtype),
         last_NH=torch.cat([d.last for d in documents]).to(device, dtype),
-        supervised_N=torch.cat([d.supervised for d in documents]).to(device),
-        labels_N=draft_of[torch.cat([d.argmax for d in documents])].to(device),
+        supervised_N=supervised_N.to(device),
+        labels_N=labels_N.to(device),
         starts=tuple(starts),
     )
 

@@ -24,8 +24,7 @@ class Losses:
 
     total: Tensor  # scalar, differentiable
     sums_K: Tensor  # float32 cross-entropy summed over the rows that count
-    correct_K: Tensor  # int64 rows whose likeliest draft is the model's likeliest id
-    agreed_K: Tensor  # float32 sum of min(P, Q): the expected acceptance at temperature 1
+    right_KR: Tensor  # bool rows whose likeliest draft is the model's likeliest id
 
 
 class _ChunkedLoss(torch.autograd.Function):
@@ -39,7 +38,7 @@ class _ChunkedLoss(torch.autograd.Function):
         labels_Q: Tensor,
         row_of_KQ: Tensor,
         weights_K: Tensor,
-    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    ) -> tuple[Tensor, Tensor, Tensor]:
         steps, device = normed_KRH.shape[0], normed_KRH.device
         dtype = normed_KRH.dtype
         weight_WH = head_WH.to(dtype)
@@ -47,8 +46,7 @@ class _ChunkedLoss(torch.autograd.Function):
         learned = ctx.needs_input_grad[1]  # type: ignore[attr-defined]
         d_head_WH = torch.zeros(head_WH.shape if learned else 0, dtype=torch.float32, device=device)
         sums_K = torch.zeros(steps, dtype=torch.float32, device=device)
-        correct_K = torch.zeros(steps, dtype=torch.int64, device=device)
-        agreed_K = torch.zeros(steps, dtype=torch.float32, device=device)
+        right_KR = torch.zeros(normed_KRH.shape[:2], dtype=torch.bool, device=device)
         chunk = max(1, CHUNK_ELEMENTS // (head_WH.shape[0] * steps))
         for start in range(0, len(target_QH), chunk):
             part = slice(start, start + chunk)
@@ -58,19 +56,19 @@ class _ChunkedLoss(torch.autograd.Function):
             x_MH = normed_KRH[step_M, row_M]
             logits_MW = torch.matmul(x_MH, weight_WH.T).float()
             p_MW = p_QW[index_M]
-            correct_K.index_add_(0, step_M, (logits_MW.argmax(-1) == labels_Q[part][index_M]).long())
+            right_KR[step_M, row_M] = logits_MW.argmax(-1) == labels_Q[part][index_M]
             normaliser_M = logits_MW.logsumexp(-1)
             sums_K.index_add_(0, step_M, normaliser_M - (p_MW * logits_MW).sum(-1))
-            q_MW = logits_MW.sub_(normaliser_M[:, None]).exp_()
-            agreed_K.index_add_(0, step_M, torch.minimum(p_MW, q_MW).sum(-1))
-            d_MW = q_MW.sub_(p_MW).mul_(weights_K[step_M][:, None]).to(dtype)
+            if not (learned or ctx.needs_input_grad[0]):  # type: ignore[attr-defined]
+                continue
+            d_MW = logits_MW.sub_(normaliser_M[:, None]).exp_().sub_(p_MW).mul_(weights_K[step_M][:, None]).to(dtype)
             d_normed_KRH[step_M, row_M] = torch.matmul(d_MW, weight_WH).float()
             if learned:
                 d_head_WH += torch.matmul(d_MW.T, x_MH)
         ctx.save_for_backward(d_normed_KRH, d_head_WH)
         ctx.dtypes = dtype, head_WH.dtype  # type: ignore[attr-defined]
-        ctx.mark_non_differentiable(sums_K, correct_K, agreed_K)
-        return (sums_K * weights_K).sum(), sums_K, correct_K, agreed_K
+        ctx.mark_non_differentiable(sums_K, right_KR)
+        return (sums_K * weights_K).sum(), sums_K, right_KR
 
     @staticmethod
     def backward(ctx: FunctionCtx, *gradients: Tensor) -> tuple[Tensor | None, ...]:
@@ -96,7 +94,7 @@ def chunked_loss(
     `target_NH` is the model's last output after its final norm, `target_head_WH` its head's rows of the draft ids,
     `weights_K` multiplies each step's sum. Gradients reach `normed_KRH` and `head_WH`.
     """
-    total, sums_K, correct_K, agreed_K = _ChunkedLoss.apply(  # type: ignore[no-untyped-call]
+    total, sums_K, right_KR = _ChunkedLoss.apply(  # type: ignore[no-untyped-call]
         normed_KRH,
         head_WH,
         target_NH[plan.targets_Q],
@@ -105,7 +103,7 @@ def chunked_loss(
         plan.row_of_KQ,
         weights_K,
     )
-    return Losses(total, sums_K, correct_K, agreed_K)
+    return Losses(total, sums_K, right_KR)
 
 
 def likeliest(target_NH: Tensor, target_head_VH: Tensor, chunk_elements: int = 1 << 25) -> Tensor:
