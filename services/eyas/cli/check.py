@@ -40,7 +40,7 @@ class Finding:
 @options.accepting(*options.MODEL, *options.GENERATE)
 def check(given: dict[str, Any], sets: options.Sets = None) -> None:
     """Check that an endpoint serves the model as a run needs it: ids, context, log-probabilities, reasoning."""
-    spec = spec_of(given, None, sets or [])
+    spec = spec_of({"generation.maxTokens": _REASONING_TOKENS} | given, None, sets or [])
     if not spec.endpoints:
         raise InputError("no endpoint is given: say --endpoint URL, the base address of the vLLM to check")
     findings = asyncio.run(_findings(spec, process.settings(Settings)))

@@ -42,11 +42,15 @@ async def describe(target: str, token: str, chat_template_kwargs: str) -> Descri
 
 
 async def probe(spec: run_pb2.RunSpec, api_key: str) -> ServerInfo | None:
-    """Asks all endpoints. Returns the first one's answer, None without endpoints; raises when they differ."""
+    """Asks all endpoints. Returns the first one's answer, None without endpoints.
+
+    Raises InputError when one does not serve the model, or when they differ; EndpointError when one is out of reach.
+    """
     async with VllmClient(api_key) as client:
         found = [await client.probe(endpoint.url) for endpoint in spec.endpoints]
     for endpoint, server in zip(spec.endpoints, found, strict=True):
         first = found[0]
+        pinning.served_name(spec, server, endpoint.url)
         if (server.root, server.context) != (first.root, first.context):
             raise InputError(
                 f"{endpoint.url} serves {server.root} with a context of {server.context:,}, {spec.endpoints[0].url} "

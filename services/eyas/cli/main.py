@@ -1,52 +1,21 @@
-"""The command `eyas`: all commands together, and what a user sees of an error."""
+"""The entry point of `eyas`, and what a user sees of an error."""
 
+import os
 import sys
 import traceback
-from collections.abc import Callable
 
-import typer
 from rich.console import Console
 
-from eyas.cli import check, control, evaluate, extract, generate, plan, report, run, train, watch
-from eyas.cli import list as listing
 from eyas.errors import EyasError
-
-_COMMANDS: tuple[tuple[str, Callable[..., None]], ...] = (
-    ("check", check.check),
-    ("plan", plan.plan),
-    ("run", run.run),
-    ("generate", generate.generate),
-    ("extract", extract.extract),
-    ("train", train.train),
-    ("evaluate", evaluate.evaluate),
-    ("list", listing.list_),
-    ("watch", watch.watch),
-    ("set", control.set_),
-    ("pause", control.pause),
-    ("resume", control.resume),
-    ("cancel", control.cancel),
-    ("retry", control.retry),
-    ("report", report.report),
-)
-
-
-def build() -> typer.Typer:
-    """The application with its commands."""
-    app = typer.Typer(
-        name="eyas",
-        help="From questions to an EAGLE-3 drafter for the model that a vLLM serves.",
-        epilog="With --debug, an error shows where in eyas it arose.",
-        no_args_is_help=True,
-        pretty_exceptions_enable=False,
-        add_completion=False,
-    )
-    for name, command in _COMMANDS:
-        app.command(name)(command)
-    return app
 
 
 def main() -> None:
     """Runs the command line. An error of eyas is one sentence and exit status 1."""
+    # gRPC reads this when it is imported. Its handlers for forks are for children that go on with its channels; ours
+    # are other programs, and would only be complained about.
+    os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
+    from eyas.cli.app import build  # noqa: PLC0415
+
     arguments = [argument for argument in sys.argv[1:] if argument != "--debug"]
     debug = len(arguments) < len(sys.argv) - 1
     console = Console(stderr=True)

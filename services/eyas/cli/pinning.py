@@ -20,7 +20,7 @@ def complete(
     Raises InputError: the endpoint does not serve the model, the context is too small, the layers don't exist.
     """
     if server is not None:
-        spec.model.served_name = served_name(spec, server)
+        spec.model.served_name = served_name(spec, server, spec.endpoints[0].url)
     _layers(spec, described.num_layers)
     spec.model.fingerprint.CopyFrom(
         pb.ModelFingerprint(
@@ -37,15 +37,15 @@ def complete(
     _fits(spec)
 
 
-def served_name(spec: pb.RunSpec, server: ServerInfo) -> str:
-    """The name under which the endpoint serves the model."""
+def served_name(spec: pb.RunSpec, server: ServerInfo, url: str) -> str:
+    """The name under which an endpoint serves the model. Raises InputError when it does not."""
     wanted = spec.model.served_name or spec.model.uri
     if wanted in server.models:
         return wanted
     if not spec.model.served_name and server.root == spec.model.uri:
         return server.models[0]
     raise InputError(
-        f"{spec.endpoints[0].url} serves {', '.join(server.models)}, not {wanted}: "
+        f"{url} serves {', '.join(server.models)}, not {wanted}: "
         f"give the right --model, or name it as the server does with --served-model-name {server.models[0]}"
     )
 

@@ -15,7 +15,9 @@ def prompt_logprobs(model: str, prompts: list[list[int]], trust_remote_code: boo
     except ImportError as error:
         raise InputError("torch is not installed: `pip install 'eyas[train]'`") from error
     from transformers import AutoModelForCausalLM  # noqa: PLC0415
+    from transformers.utils.logging import disable_progress_bar  # noqa: PLC0415
 
+    disable_progress_bar()  # type: ignore[no-untyped-call]
     try:
         loaded: Any = AutoModelForCausalLM.from_pretrained(
             model, dtype=torch.float32, trust_remote_code=trust_remote_code

@@ -2,7 +2,7 @@
 
 from __future__ import annotations  # the stubs of gRPC know more types than its modules
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
 from eyas.cli.request import Request
 from eyas.dispatch.v1 import dispatch_pb2 as pb
@@ -22,17 +22,15 @@ async def create(stub: dispatch_pb2_grpc.RunsAsyncStub, parts: Iterator[pb.Creat
     return response.progress
 
 
-async def reopen(
-    stub: dispatch_pb2_grpc.RunsAsyncStub, request: Request, changes: Mapping[str, str]
-) -> run_pb2.Progress:
-    """Has a run go on: with these changes, up to the stage that is asked for, and moving if it stood."""
+async def reopen(stub: dispatch_pb2_grpc.RunsAsyncStub, request: Request) -> run_pb2.Progress:
+    """Has a run go on: with the changes that are asked for, up to that stage, and moving if it stood."""
     run = request.place.run
     with translated("dispatcher"):
         found = await stub.GetRun(pb.GetRunRequest(run=run), timeout=_CALL_SECONDS, wait_for_ready=True)
     progress = found.progress
     actions = []
-    if changes:
-        actions.append(pb.ControlRunRequest(run=run, set=pb.Set(values=changes)))
+    if request.changes:
+        actions.append(pb.ControlRunRequest(run=run, set=pb.Set(values=request.changes)))
     if progress.until < request.until:
         actions.append(pb.ControlRunRequest(run=run, proceed=pb.Proceed(until=request.until)))
     if progress.state in _HALTED:

@@ -10,9 +10,9 @@ import asyncio
 import contextlib
 import signal
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import uvloop
 from rich.console import Console
@@ -27,12 +27,13 @@ from eyas.cli.request import Request, changes, stored
 from eyas.cli.screen import Screen
 from eyas.cli.settings import Settings
 from eyas.datasets import Imported, load_for
-from eyas.dispatch.v1 import dispatch_pb2_grpc
+from eyas.dispatch.v1 import dispatch_pb2, dispatch_pb2_grpc
 from eyas.errors import EyasError, InputError
 from eyas.rpc.channels import open_channel
 from eyas.run import spec as specs
 from eyas.run.v1 import run_pb2 as pb
 from eyas.telemetry import logs
+from eyas.vllm.client import ServerInfo
 from eyas.vllm.launch import Host
 
 INTERRUPTED = 130
@@ -94,22 +95,26 @@ class _Session:
                 for text in samples.remarks(imported):
                     self.console.print(text, highlight=False)
             self._check_vllm(spec)
+            server = await describing.probe(spec, self.stack.settings.api_key.get_secret_value())
             async with self.stack.tokenizer(spec.model.uri):
-                await self.stack.unless_ended(self._pin(spec))
+                await self.stack.unless_ended(self._pin(spec, server))
+                request, creating = self.request, None
+                if there is None and imported is not None:
+                    creating = samples.parts(spec, request.until, imported)
+                elif imported is not None:
+                    request = replace(request, changes=changes(spec, self._known(there), request.place))
                 async with self.stack.dispatcher():
-                    await self._reach(spec, there, imported)
+                    await self._reach(spec, request, creating)
 
-    async def _reach(self, spec: pb.RunSpec, there: pb.RunSpec | None, imported: Imported | None) -> None:
-        """Opens the run at the dispatcher, and follows it to the stage that is asked for."""
-        claim, request = self.stack.claim, self.request
+    async def _reach(
+        self, spec: pb.RunSpec, request: Request, creating: Iterator[dispatch_pb2.CreateRunRequest] | None
+    ) -> None:
+        """Creates or opens the run at the dispatcher, and follows it to the stage that is asked for."""
+        claim = self.stack.claim
         async with open_channel(claim.dispatcher, claim.token) as channel:
             runs = dispatch_pb2_grpc.RunsStub(channel)
-            if there is None and imported is not None:
-                opened = opening.create(runs, samples.parts(spec, request.until, imported))
-            else:
-                changing = request.changes if imported is None else changes(spec, self._known(there), request.place)
-                opened = opening.reopen(runs, request, changing)
-            self._greet(await self.stack.unless_ended(opened), there is not None)
+            opened = opening.create(runs, creating) if creating else opening.reopen(runs, request)
+            self._greet(await self.stack.unless_ended(opened), resuming=creating is None)
             async with self._workers(spec, dispatch_pb2_grpc.DispatchStub(channel)):
                 await self.stack.unless_ended(self._follow(runs))
 
@@ -132,10 +137,9 @@ class _Session:
             except InputError as error:
                 raise InputError(f"{error}, with --vllm-python") from error
 
-    async def _pin(self, spec: pb.RunSpec) -> None:
+    async def _pin(self, spec: pb.RunSpec, server: ServerInfo | None) -> None:
         claim = self.stack.claim
         described = await describing.describe(claim.tokenizer, claim.token, spec.generation.chat_template_kwargs)
-        server = await describing.probe(spec, self.stack.settings.api_key.get_secret_value())
         pinning.complete(spec, described.model, server, described.reasons)
 
     @asynccontextmanager

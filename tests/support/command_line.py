@@ -1,0 +1,48 @@
+"""The command line as a user has it: a process with an exit status and two outputs."""
+
+import asyncio
+import os
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a command left."""
+
+    status: int
+    out: str
+    err: str
+
+
+async def start(*arguments: str | Path, prefix: tuple[str, ...] = (), **environment: str) -> asyncio.subprocess.Process:
+    """Starts `eyas` with these arguments, behind a prefix such as `unshare`."""
+    return await asyncio.create_subprocess_exec(
+        *prefix,
+        sys.executable,
+        "-m",
+        "eyas.cli",
+        *map(str, arguments),
+        env=os.environ | {"COLUMNS": "200", "OMP_NUM_THREADS": "1"} | environment,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )
+
+
+async def outcome(process: asyncio.subprocess.Process, seconds: float = 120) -> Outcome:
+    """Waits for the end."""
+    try:
+        out, err = await asyncio.wait_for(process.communicate(), seconds)
+    except TimeoutError:
+        process.kill()
+        await process.wait()
+        raise
+    return Outcome(process.returncode or 0, out.decode(), err.decode())
+
+
+async def eyas(
+    *arguments: str | Path, prefix: tuple[str, ...] = (), seconds: float = 120, **environment: str
+) -> Outcome:
+    """Runs `eyas` to its end."""
+    return await outcome(await start(*arguments, prefix=prefix, **environment), seconds)
