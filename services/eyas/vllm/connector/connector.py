@@ -63,7 +63,7 @@ class EyasHiddenStatesConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignor
         super().__init__(vllm_config, role, kv_cache_config)
         self.tally = Tally()
         self._settings = read_settings(self._kv_transfer_config.kv_connector_extra_config)
-        self._layer_ids = _layer_ids(vllm_config)
+        self._layer_ids = _layer_ids(vllm_config, self._settings.layer_ids)
         self._group, self._block_size = find_group(kv_cache_config.kv_cache_groups)
         self._plan = Plan(self._block_size)
         self._work: Work | None = None
@@ -165,7 +165,7 @@ class EyasHiddenStatesConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignor
         return Metrics(vllm_config, metric_types, labelnames, per_engine_labelvalues)
 
 
-def _layer_ids(vllm_config: Any) -> tuple[int, ...]:
+def _layer_ids(vllm_config: Any, expected: tuple[int, ...]) -> tuple[int, ...]:
     """The layers that the server extracts. Raises InputError for settings that would end the engine, or lie."""
     speculative = vllm_config.speculative_config
     if speculative is None or speculative.method != "extract_hidden_states":
@@ -178,5 +178,9 @@ def _layer_ids(vllm_config: Any) -> tuple[int, ...]:
     if vllm_config.parallel_config.decode_context_parallel_size > 1:
         raise InputError("hidden states cannot be extracted with --decode-context-parallel-size: leave it out")
     config = speculative.draft_model_config.hf_config
-    layer_ids = getattr(config, "eagle_aux_hidden_state_layer_ids", None) or ()
+    layer_ids = tuple(getattr(config, "eagle_aux_hidden_state_layer_ids", None) or ())
+    if expected and layer_ids != expected:
+        raise InputError(
+            f"vLLM extracts the layers {list(layer_ids)}, {list(expected)} are expected: give the same twice"
+        )
     return check_layers(layer_ids, vllm_config.model_config.get_total_num_hidden_layers())

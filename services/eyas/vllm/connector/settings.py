@@ -15,6 +15,8 @@ class ConnectorSettings(BaseModel):
 
     storage_uri: str
     """Where keys are relative to: a folder, or s3://bucket/prefix."""
+    layer_ids: tuple[int, ...] = ()
+    """The layers that are expected; when given, a server that extracts others does not start."""
     bytes_in_flight: int = Field(default=2**32, gt=0)
     """Host memory for states that are not uploaded yet. When it is full, requests keep their blocks of the cache."""
     upload_threads: int = Field(default=8, gt=0)

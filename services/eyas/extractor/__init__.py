@@ -1,0 +1,1 @@
+"""Hidden states by transformers, for models that vLLM does not serve: slow, but the same objects."""
