@@ -14,6 +14,7 @@ from types import TracebackType
 import aiohttp
 
 from eyas.errors import EndpointError, InputError
+from eyas.vllm import guard
 
 _POLL_SECONDS = 0.25
 _GRACE_SECONDS = 10.0
@@ -100,10 +101,9 @@ class VllmServer:
             log = self._log.open("wb")
         except OSError as error:
             raise InputError(f"the log of vLLM cannot be written to {self._log}: {error.strerror}") from error
-        guard = (sys.executable, "-m", "eyas.vllm.guard", str(os.getpid()), str(_GRACE_SECONDS))
         with log:
             self._process = await asyncio.create_subprocess_exec(
-                *guard,
+                *(sys.executable, "-m", "eyas.vllm.guard", str(os.getpid()), str(_GRACE_SECONDS)),
                 *self._command.arguments,
                 *("--host", self._host, "--port", str(port)),
                 env=self._environment(),
@@ -143,14 +143,17 @@ class VllmServer:
     async def _stop(self) -> None:
         self._port.close()
         process = self._process
-        if process is None or process.returncode is not None:
+        if process is None:
             return
-        process.send_signal(signal.SIGTERM)
-        try:
-            await asyncio.wait_for(process.wait(), _STOP_SECONDS)
-        except TimeoutError:
-            process.kill()
-            await process.wait()
+        if process.returncode is None:
+            process.send_signal(signal.SIGTERM)
+            try:
+                await asyncio.wait_for(process.wait(), _STOP_SECONDS)
+            except TimeoutError:
+                process.kill()
+                await process.wait()
+        # The guard has done so already, unless it was killed itself.
+        guard.end_session(process.pid)
 
     def _environment(self) -> dict[str, str]:
         # Settings and secrets of eyas are no business of the server's.

@@ -95,6 +95,14 @@ async def test_the_end_of_the_server_is_the_end_of_its_tree(tmp_path: Path):
         await gone(child)
 
 
+async def test_the_end_of_the_guard_is_the_end_of_the_tree(tmp_path: Path):
+    async with VllmServer(command(tmp_path), tmp_path / "vllm.log", 20) as server:
+        child = int(logged(server)["child"])
+        os.kill(parent_of(parent_of(child)), signal.SIGKILL)
+        assert await server.wait() == -signal.SIGKILL
+    await gone(child)
+
+
 async def test_the_death_of_the_launcher_is_the_end_of_the_tree(tmp_path: Path):
     launcher = tmp_path / "launcher.py"
     launcher.write_text(LAUNCHER)
