@@ -233,6 +233,7 @@ def test_refusals_are_not_waited_out(answering: Answering, status: int, kind: ty
             UnavailableError,
         ),
         ("Unable to copy data to file: Stale file handle (os error 116)", UnavailableError),
+        ("Error performing PUT http://169.254.169.254/latest/api/token: status code: 403 Forbidden", UnavailableError),
         ("Server returned non-2xx status code: 507 Insufficient Storage: ", StorageFullError),
         ("Unable to copy data to file: No space left on device (os error 28)", StorageFullError),
         ("Unable to open file /x#1: Read-only file system (os error 30)", StorageFullError),
