@@ -87,7 +87,7 @@ class Copier:
         self._stream.wait_stream(torch.cuda.current_stream(self._buffer.device))
         with torch.cuda.stream(self._stream):
             self._gather(save, states)
-            event = torch.cuda.Event()  # type: ignore[no-untyped-call]
+            event = torch.cuda.Event(blocking=True)  # type: ignore[no-untyped-call]
             event.record(self._stream)
         return Copy(data, event)
 

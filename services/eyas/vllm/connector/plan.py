@@ -58,7 +58,8 @@ class Plan:
         match = _KEY.fullmatch(key) if isinstance(key, str) else None
         if match is None:
             raise InputError(f"eyas_key {key!r} is no key: give <folders>/<hash of the ids>.safetensors")
-        written = min(len(request.all_token_ids), request.num_computed_tokens, len(blocks) * self._block_size)
+        # The last id is an output that never went in, whatever was scheduled ahead of its answer.
+        written = min(len(request.all_token_ids) - 1, request.num_computed_tokens, len(blocks) * self._block_size)
         if not isinstance(rows, int) or not 0 < rows <= written:
             raise InputError(f"eyas_rows of {key} is {rows!r}: the request has states of {written} ids")
         ids = list(request.all_token_ids[:rows])
