@@ -50,7 +50,9 @@ class Dispatcher:
 
     def assign(self, position: int) -> None:
         work = self.works[position]
-        assert self._declared is None and not work.leased and not work.durable
+        assert self._declared is None
+        assert not work.leased
+        assert not work.durable
         self._counter += 1
         work.attempt, work.leased, work.finished = self._counter, True, None
         if work.chat:

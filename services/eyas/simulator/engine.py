@@ -52,7 +52,7 @@ class Sequence:
             self.finish_reason = "length"
         if self._halt is not None:
             self._halt -= 1
-            if self._halt == 0:
+            if self._halt == 0 and self.finish_reason is None:
                 self.finish_reason = HALTED
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
@@ -72,7 +72,7 @@ class Engine:
 
     def __init__(self, step_seconds: float, max_num_seqs: int) -> None:
         self._step_seconds = step_seconds
-        self._max_num_seqs = max_num_seqs
+        self.max_num_seqs = max_num_seqs
         self.running: dict[Sequence, None] = {}
         self.waiting: deque[Sequence] = deque()
         self._work = asyncio.Event()
@@ -106,7 +106,7 @@ class Engine:
             self._step()
 
     def _step(self) -> None:
-        while self.waiting and len(self.running) < self._max_num_seqs:
+        while self.waiting and len(self.running) < self.max_num_seqs:
             self.running[self.waiting.popleft()] = None
         self.generation_tokens += len(self.running)
         for sequence in [sequence for sequence in self.running if sequence.step()]:

@@ -23,9 +23,9 @@ _VERSION = "0.32.0"
 
 
 @asynccontextmanager
-async def serve(settings: SimulatorSettings) -> AsyncIterator[str]:
-    """Runs a simulator in this event loop; yields its base address."""
-    server = Server(settings)
+async def serve(settings: SimulatorSettings, server: "Server | None" = None) -> AsyncIterator[str]:
+    """Runs a simulator in this event loop, one made before if it is given; yields its base address."""
+    server = server or Server(settings)
     host, _, port = settings.listen.rpartition(":")
     # As vLLM does: a client that leaves ends its request. Those left at the end are cut.
     runner = web.AppRunner(server.app(), access_log=None, handler_cancellation=True, shutdown_timeout=0.01)
@@ -45,7 +45,7 @@ class Server:
     """One simulated vLLM."""
 
     def __init__(self, settings: SimulatorSettings) -> None:
-        self._settings = settings
+        self.settings = settings
         self.model = SimulatedModel(
             vocab_size=settings.vocab_size,
             eos_id=settings.eos_id,
@@ -78,7 +78,7 @@ class Server:
 
     @web.middleware
     async def _refusals(self, request: web.Request, handler: Any) -> web.StreamResponse:
-        key = self._settings.api_key
+        key = self.settings.api_key
         if key and request.path.startswith("/v1") and request.headers.get("Authorization") != f"Bearer {key}":
             return _json({"error": "Unauthorized"}, 401)
         try:
@@ -97,14 +97,14 @@ class Server:
         return web.Response(body=generate_latest(self._registry), headers={"Content-Type": CONTENT_TYPE_LATEST})
 
     async def _models(self, _: web.Request) -> web.Response:
-        settings = self._settings
+        settings = self.settings
         card = {"id": settings.model, "object": "model", "root": settings.model, "max_model_len": settings.context}
         return _json({"object": "list", "data": [card]})
 
     async def _tokenize(self, request: web.Request) -> web.Response:
         body = await request.json(loads=orjson.loads)
         ids = self.model.render(body.get("messages") or [{"role": "user", "content": body.get("prompt", "")}])
-        return _json({"count": len(ids), "max_model_len": self._settings.context, "tokens": ids, "token_strs": None})
+        return _json({"count": len(ids), "max_model_len": self.settings.context, "tokens": ids, "token_strs": None})
 
     async def _completions(self, request: web.Request) -> web.StreamResponse:
         return await self._answer(request, chat=False)
@@ -113,7 +113,7 @@ class Server:
         return await self._answer(request, chat=True)
 
     async def _answer(self, http: web.Request, chat: bool) -> web.StreamResponse:
-        settings = self._settings
+        settings = self.settings
         try:
             body = orjson.loads(await http.read())
         except orjson.JSONDecodeError as error:
@@ -167,8 +167,8 @@ class Server:
                 await asyncio.Event().wait()  # until the connection's end ends this handler
             if batch.finish_reason is not None:
                 break
-        if request.hidden_states_key and self._settings.storage_uri:
-            await hidden_states.store(self._settings, request.hidden_states_key, request.prompt)
+        if request.hidden_states_key and self.settings.storage_uri:
+            await hidden_states.store(self.settings, request.hidden_states_key, request.prompt)
         return _json(wire.whole(ids, batch, self.model.text(ids)))
 
     async def _out_of_vocabulary(self, http: web.Request, request: Request) -> web.StreamResponse:

@@ -87,6 +87,8 @@ class Phases:
                 due.append(self.sent + limits.first_token)
                 if now >= due[-1]:
                     self.expired = Phase.FIRST_TOKEN
+            if limits.stall:
+                due.append(now + limits.stall)  # nothing else tells of the first token
         elif limits.stall:
             late = self.last_token + limits.stall
             due.append(late if now < late else now + limits.stall / _RECHECK)
