@@ -6,6 +6,10 @@ Whatever happens, no item is lost, none is done twice, and every stored answer i
 import itertools
 from dataclasses import dataclass, field
 
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
 from eyas.dispatcher.core.effects import Ack, Assign, Durable, GaveUp, Pause, Probe, Stop
 from eyas.dispatcher.core.items import DURABLE, Items, State
 from eyas.dispatcher.core.leases import Leases
@@ -13,9 +17,6 @@ from eyas.dispatcher.core.limit import Endpoint, Health
 from eyas.dispatcher.core.partial import Finish, Partial, Rules, ids
 from eyas.dispatcher.core.policy import Cause
 from eyas.dispatcher.core.work import Work
-from hypothesis import HealthCheck, settings
-from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 EOS = 7
 URLS = ("http://a", "http://b")
@@ -77,7 +78,7 @@ class Machine(RuleBasedStateMachine):
         """A dispatcher starts: it knows what is stored, and the hint."""
         self.items = Items(len(self.turns), self.turns)
         self.leases = Leases(LEASE)
-        self.work = Work("r", self.items, self.leases, Rules(16, 100, frozenset([EOS])), self.attempts)
+        self.work = Work("r", self.items, self.leases, Rules(16, 100, frozenset([EOS])), lambda: next(self.attempts))
         for index in range(len(self.items)):
             if index in self.stored:
                 self.work.absorb(index, self.stored[index][2])

@@ -4,7 +4,7 @@ Every method takes one event and appends to `out` what is to be done about it. `
 taken: the caller then writes the row, and says `committed` when it is durable.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from eyas.dispatcher.core.effects import Ack, Assign, Durable, Effect, GaveUp, Pause, Probe, Stop
 from eyas.dispatcher.core.items import DURABLE, Items, State
@@ -18,9 +18,9 @@ _IN_HAND = (State.LEASED, State.ENDED)
 
 
 class Work:
-    """`attempts` yields the numbers of attempts: unique over the life of the run, and growing."""
+    """`next_attempt` numbers attempts: unique over the life of the run, and growing."""
 
-    def __init__(self, run: str, items: Items, leases: Leases, rules: Rules, attempts: Iterator[int]) -> None:
+    def __init__(self, run: str, items: Items, leases: Leases, rules: Rules, next_attempt: Callable[[], int]) -> None:
         self.run = run
         self.items = items
         self.rules = rules
@@ -34,7 +34,7 @@ class Work:
         self.stopped = False
         """Nothing is handed out, and what is in flight is called back."""
         self._leases = leases
-        self._attempts = attempts
+        self._next_attempt = next_attempt
         self._held_by: dict[str, set[int]] = {}
         self._accused: list[int] = []
         self._awaited: set[str] = set()
@@ -174,7 +174,10 @@ class Work:
         if partial is None or self.items.state(index) is State.ENDED:
             return False
         if length != len(partial.ids) or (self.rules.needs_prompt and not partial.prompt_known):
-            self._ack(partial)
+            # Not what was sent before: the attempt is void, what is held of it stays.
+            self.counters.attempts["endpoint"] += 1
+            self._return(self._freed(partial))
+            self.out.append(Stop(name, index, attempt, forget=True))
             return False
         self._unload(partial)
         partial.finish = finish
@@ -318,7 +321,7 @@ class Work:
         if partial is None:
             partial = self.partials[index] = Partial(index, began=now)
         self.items.lease(index)
-        partial.attempt = next(self._attempts)
+        partial.attempt = self._next_attempt()
         partial.start, partial.stopping = len(partial.ids), False
         partial.tries += 1
         partial.endpoint = endpoint.url if endpoint else ""
