@@ -168,6 +168,7 @@ async def write_evaluation(store: ObjectStore, spec: specs.pb.RunSpec) -> None:
         ][: 0 if agreement in {None, 1.0} else 2 if name == "trained" else 1]
         measurement = {
             "acceptance_length": length,
+            "tokens_per_step": length if name != "ngram" else 1.12,
             "acceptance_rate": (length - 1) / 3,
             "acceptance_by_position": positions,
             "drafts": 5000 if positions else 0,

@@ -18,8 +18,13 @@ class Acceptance:
 
     @property
     def length(self) -> float:
-        """Mean tokens a step: 1 + accepted / drafts; the 1 is the model's own token."""
+        """Mean tokens of a step that drafted: 1 + accepted / drafts; the 1 is the model's own token."""
         return 1 + self.accepted_tokens / self.drafts if self.drafts else 1.0
+
+    def per_step(self, tokens: int) -> float:
+        """Mean tokens of all steps that made `tokens`: below `length` where there is often nothing to draft."""
+        steps = tokens - self.accepted_tokens
+        return tokens / steps if steps > 0 else 1.0
 
     @property
     def rate(self) -> float:

@@ -27,6 +27,7 @@ def measurement(measured: Measured, differences: Sequence[Mapping[str, Any]] | N
         "drafts": found.drafts,
         "draft_tokens": found.draft_tokens,
         "accepted_tokens": found.accepted_tokens,
+        "tokens_per_step": found.per_step(speed.tokens),
         "tokens": speed.tokens,
         "seconds": speed.seconds,
         "tokens_per_second": speed.tokens_per_second,

@@ -16,6 +16,7 @@ _COLUMNS = (
     "Drafter",
     "Acceptance length",
     "Repetition share",
+    "Tokens a step",
     "Acceptance rate",
     "Tokens/s",
     "Speed-up",
@@ -75,7 +76,7 @@ def _drafters(data: RunData) -> str:
     title = "Drafters"
     if not data.drafters:
         return _absent(title, "Nothing was measured yet: the evaluation comes after the training.")
-    first = max(data.drafters, key=lambda name: data.drafters[name]["acceptance_length"])
+    first = max(data.drafters, key=lambda name: data.drafters[name]["tokens_per_step"])
     base = data.drafters.get("none")
     body = "".join(
         f'<tr class="{"first" if name == first else ""}">'
@@ -91,7 +92,8 @@ def _drafters(data: RunData) -> str:
     note = (
         f"Measured on held-out prompts with {evaluation.num_speculative_tokens} drafted tokens a step. Acceptance "
         "length is 1 + accepted / drafts, from vLLM's counters. Text that repeats itself is easy to draft, so the "
-        "share of repeated tokens stands beside it. Greedy answers may differ where two tokens are nearly tied."
+        "share of repeated tokens stands beside it. Steps that had nothing to draft count in tokens a step only. "
+        "Greedy answers may differ where two tokens are nearly tied."
     )
     speeds = figures.speeds(data.drafters)
     charts = [
@@ -119,6 +121,7 @@ def _row(name: str, measured: dict[str, Any], base: dict[str, Any] | None) -> li
         _MEASURED.get(name, name),
         f"{measured['acceptance_length']:.2f}" if drafted else "1",
         percent(measured["repetition_share"]),
+        f"{measured['tokens_per_step']:.2f}",
         percent(measured["acceptance_rate"]) if drafted else "\u2013",
         f"{speed:.1f}",
         f"{speed / base['tokens_per_second']:.2f}\u00d7" if base and base["tokens_per_second"] else "\u2013",

@@ -21,6 +21,13 @@ def test_acceptance_is_the_difference_of_two_moments():
     assert found.by_position == [1.0, 0.5, 0.0]
 
 
+def test_tokens_of_all_steps_count_those_without_a_draft():
+    found = acceptance.between(None, SpecDecode(12, 36, 33, (11, 11, 11)))
+    assert found.length == 3.75
+    assert found.per_step(140) == pytest.approx(140 / 107)
+    assert acceptance.between(None, None).per_step(140) == 1.0
+
+
 def test_acceptance_without_drafts_is_one_token_a_step():
     for found in (acceptance.between(None, None), acceptance.between(None, SpecDecode(0, 0, 0, ()))):
         assert (found.length, found.rate, found.by_position) == (1.0, 0.0, [])
