@@ -48,9 +48,10 @@ class Dispatcher:
     # Life.
 
     async def open(self) -> None:
-        """Loads all runs, and goes on with those that are not finished."""
+        """Loads all runs, or the one of the settings, and goes on with those that are not finished."""
         report = patient(lambda sentence: _log.warning("storage", reason=sentence))
-        names = await outlast(self._context.store.folders, report=report)
+        only = self._context.settings.run
+        names = (only,) if only else await outlast(self._context.store.folders, report=report)
         for name in names:
             try:
                 await outlast(lambda name=name: self._load(name), report=report)  # type: ignore[misc]

@@ -13,6 +13,8 @@ class Settings(BaseSettings):
     """Where it serves: `host:port` or `unix:/path`."""
     storage_uri: str
     """Folder or `s3://bucket/prefix` that holds all runs."""
+    run: str = ""
+    """The one run to work on; empty: all runs of the storage, one after the other."""
     tokenizer: str
     """Where the tokenizer is: `host:port` or `unix:/path`."""
     metrics_listen: str = "0.0.0.0:9001"
