@@ -13,6 +13,9 @@ from eyas.cli.local.opening import control
 from eyas.cli.place import Place
 from eyas.dispatch.v1 import dispatch_pb2 as pb
 
+BY_HAND = "paused by hand"
+"""How the reason of a pause begins that a person asked for, and not the dispatcher."""
+
 _Assignments = Annotated[list[str], typer.Argument(metavar="PATH=VALUE...", help="Such as generation.concurrency=64.")]
 _Reason = Annotated[str, typer.Option("--reason", help="Why, for others who look.")]
 
@@ -24,7 +27,7 @@ def set_(output: options.Existing, assignments: _Assignments) -> None:
 
 def pause(output: options.Existing, reason: _Reason = "") -> None:
     """Stop a run's requests; partial answers are kept."""
-    _ask(output, pb.ControlRunRequest(pause=pb.Pause(reason=reason)))
+    _ask(output, pb.ControlRunRequest(pause=pb.Pause(reason=f"{BY_HAND}: {reason}" if reason else BY_HAND)))
 
 
 def resume(output: options.Existing) -> None:

@@ -18,6 +18,7 @@ import structlog
 from grpc import aio
 
 from eyas.cli.local.child import Child
+from eyas.cli.local.service import last_word
 from eyas.dispatch.v1 import dispatch_pb2 as pb
 from eyas.dispatch.v1 import dispatch_pb2_grpc
 from eyas.errors import EyasError
@@ -131,13 +132,15 @@ class Launcher:
     async def _job(self, process: _Process) -> tuple[int, str]:
         module = _MODULES[process.wanted.role]
         log = self.logs / f"{module.rpartition('.')[2]}.log"
-        child = process.child = await Child.start([sys.executable, "-m", module], self.environment, log, _JOB_GRACE)
+        environment = {**self.environment, "EYAS_RUN": process.wanted.spec.name}
+        child = process.child = await Child.start([sys.executable, "-m", module], environment, log, _JOB_GRACE)
         try:
             self._say(process, state=pb.PROCESS_STATE_READY)
             code = await child.wait()
         finally:
             await child.stop()
-        return code, child.tail()
+        tail = child.tail()
+        return code, last_word(tail) or tail.rpartition("\n")[2]
 
     async def _server(self, process: _Process) -> tuple[int, str]:
         spec = process.wanted.spec

@@ -18,6 +18,7 @@ import uvloop
 from rich.console import Console
 
 from eyas.cli import describing, pinning, samples
+from eyas.cli.control import BY_HAND
 from eyas.cli.local import opening
 from eyas.cli.local.claim import claimed
 from eyas.cli.local.following import follow
@@ -160,6 +161,8 @@ class _Session:
         with Screen(self.console) as screen:
             async for progress in follow(runs, self.request.place.run):
                 screen.show(progress)
+                if progress.state == pb.STATE_PAUSED and not progress.reason.startswith(BY_HAND):
+                    break
         self._conclude(progress)
 
     def _greet(self, progress: pb.Progress, resuming: bool) -> None:
@@ -174,6 +177,8 @@ class _Session:
         output = self.request.place.output
         if progress.state == pb.STATE_FAILED:
             raise EyasError(f"{output} failed: {progress.reason}; its logs are in {self.stack.logs}")
+        if progress.state == pb.STATE_PAUSED:
+            raise EyasError(f"{output} is paused: {progress.reason}; then the same command goes on where it was")
         if progress.state == pb.STATE_CANCELLED:
             raise EyasError(f"{output} was cancelled: what is done stays there")
         self.console.print(f"{output}: done", highlight=False)

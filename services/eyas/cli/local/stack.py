@@ -22,7 +22,8 @@ _Result = TypeVar("_Result")
 _SHORT_GRACE = 5.0
 _DISPATCHER_GRACE = 60.0
 """For rows and partial answers on their way to a slow storage."""
-_GENERATOR_GRACE = 15.0
+_GENERATOR_GRACE = 25.0
+"""More than it takes to give back what it holds."""
 
 
 @dataclass
@@ -72,7 +73,8 @@ class Stack:
     @asynccontextmanager
     async def generator(self, capacity: int) -> AsyncIterator[None]:
         """A generator of so many requests at once, while the block runs."""
-        async with self._service("generator", {"EYAS_CAPACITY": str(capacity)}, _GENERATOR_GRACE):
+        more = {"EYAS_CAPACITY": str(capacity), "EYAS_GRACE_SECONDS": "1", "EYAS_ACKNOWLEDGE_SECONDS": "20"}
+        async with self._service("generator", more, _GENERATOR_GRACE):
             yield
 
     async def unless_ended(self, work: Coroutine[Any, Any, _Result]) -> _Result:
