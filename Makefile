@@ -20,7 +20,7 @@ help: ## Show this list
 
 .PHONY: demo
 demo: $(VENV)/ready $(VENV_VLLM)/ready $(ASSETS) ## From real questions to a measured drafter, on this machine: 15 minutes
-	$(BIN)/eyas demo
+	$(BIN)/eyas demo --vllm-python $(VENV_VLLM)/bin/python
 
 .PHONY: test
 test: $(VENV)/ready $(VENV_VLLM)/ready $(ASSETS) chromium ## Run the unit and integration tests

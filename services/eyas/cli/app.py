@@ -4,10 +4,11 @@ from collections.abc import Callable
 
 import typer
 
-from eyas.cli import check, control, evaluate, extract, generate, plan, report, run, train, watch
+from eyas.cli import check, control, demo, evaluate, extract, generate, plan, report, run, train, watch
 from eyas.cli import list as listing
 
 _COMMANDS: tuple[tuple[str, Callable[..., None]], ...] = (
+    ("demo", demo.demo),
     ("check", check.check),
     ("plan", plan.plan),
     ("run", run.run),
