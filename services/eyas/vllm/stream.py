@@ -135,9 +135,8 @@ class TokenReader(StreamReader):
                 return
             self._prompt = None
         ids = choice["token_ids"]
-        if ids:
-            fresh.fromlist(ids)
-            self.progress += len(ids)
+        fresh.fromlist(ids)
+        self.progress += len(ids)
         self._finish(choice)
 
 
