@@ -4,7 +4,6 @@ from array import array
 from collections import deque
 
 import pytest
-from support.dispatcher_model import CHUNK, Dispatcher, Work
 from hypothesis import Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -14,6 +13,7 @@ from eyas.generator.core import held as held_module
 from eyas.generator.core.held import Held, Step
 from eyas.generator.core.ledger import Act, Ledger
 from eyas.generator.core.plan import Chat, Complete, Parse, Render, plan
+from support.dispatcher_model import CHUNK, Dispatcher, Work
 
 LENGTH = 11
 WORKS = 3
