@@ -190,7 +190,7 @@ class Stack:
             raise AssertionError(f"it did not come to that: {progress}\n{log[-5000:]}") from None
 
     async def control(self, name: str = "r", **action: Any) -> run_pb2.Progress:
-        response = await self.runs.ControlRun(pb.ControlRunRequest(run=name, **action), timeout=30)
+        response = await self.runs.ControlRun(pb.ControlRunRequest(run=name, **action), wait_for_ready=True, timeout=30)
         return response.progress
 
     def rows(self, name: str = "r") -> list[dict[str, Any]]:
@@ -274,7 +274,7 @@ class Worker:
             assert len(message.ids) == message.prompt_length + message.length
             self.assigned.append(message)
             prompt, ids = list(message.ids[: message.prompt_length]), list(message.ids[message.prompt_length :])
-            if message.stage_is_generate if hasattr(message, "stage_is_generate") else item.stage == 1:
+            if item.stage == run_pb2.STAGE_GENERATE:
                 assert ids == answer_of(item.position, item.turn)[: len(ids)]
             self.held[key] = {
                 "item": item, "attempt": message.attempt, "endpoint": message.endpoint, "prompt": prompt, "ids": ids,

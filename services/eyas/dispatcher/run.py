@@ -70,6 +70,8 @@ class Run:
         self._rate = progress.Rate()
         self._stage_began = context.now()
         self._closed_at_start = 0
+        self._last = run_pb2.Progress()
+        """What the last stage of items came to."""
         self.current = False
 
     @classmethod
@@ -173,7 +175,7 @@ class Run:
         for want in wants.of_stage(self.course, self.name, self._launching.process):
             if want.process.given_up and not self.failure:
                 self.failure = f"{want.process.name} ended {want.process.ends} times in a row: {want.process.detail}"
-        write = stage.hint_due()
+        write = stage.hint_due() if self._writing is None or self._writing.done() else None
         if write is not None:
             self._writing = asyncio.create_task(write())
 
@@ -219,6 +221,10 @@ class Run:
             self._closed_at_start = self._closed_before = stage.items.closed
         self._stage_began = self._context.now()
         await stage.run()
+        if isinstance(stage, ItemStage):
+            self._last = run_pb2.Progress()
+            progress.fill(self._last, stage, self._rate, 0)
+            del self._last.endpoints[:]
         following = number + 1 if number < self.course.until else run_pb2.STAGE_DONE
         await self.record({"entered": STAGES[following]})
         _log.info("stage done", run=self.name, stage=STAGES[number], next=STAGES[following])
@@ -352,6 +358,8 @@ class Run:
             found.remaining_seconds = progress.remaining(
                 stage, self._rate, found.elapsed_seconds, self._closed_at_start
             )
+        elif self.course.finished:
+            found.MergeFrom(self._last)
         elif self.job is not None and 0 < self.job.done < self.job.total:
             found.remaining_seconds = found.elapsed_seconds * (self.job.total - self.job.done) / self.job.done
         return found

@@ -68,6 +68,7 @@ class ItemStage(ABC):
         self._hint_at = context.now()
         self._hint_due = False
         self._holders: frozenset[str] = frozenset()
+        self._calm = True
         self._loading: asyncio.Lock = asyncio.Lock()
 
     # What differs.
@@ -181,19 +182,19 @@ class ItemStage(ABC):
         elif not working and not work.stopped:
             work.stop()
             self.hurry()
-            self._hint_due = True
         work.held = self.context.ending or self.uncommitted_bytes() > self.context.settings.uncommitted_bytes
         self.monitor.watch(self._endpoints(now), self.concurrency())
         work.tick()
         holders = frozenset(p.generator for p in work.partials.values() if p.generator)
-        self._hint_due = self._hint_due or not holders <= self._holders
-        self._holders = holders
+        calm = work.stopped and not self.items.counts[State.LEASED]
+        self._hint_due = self._hint_due or not holders <= self._holders or (calm and not self._calm)
+        self._holders, self._calm = holders, calm
         self.pump()
 
     def hint_due(self) -> Callable[[], Coroutine[None, None, None]] | None:
         """What writes the hint, when that is due."""
         age = self.context.now() - self._hint_at
-        if self.work.partials and (age > self.context.settings.hint_seconds or (self._hint_due and age > 1.0)):
+        if self.work.partials and (self._hint_due or age > self.context.settings.hint_seconds):
             self._hint_at, self._hint_due = self.context.now(), False
             return self._write_hint
         return None

@@ -91,7 +91,7 @@ class Machine(RuleBasedStateMachine):
                     prompt_total=partial.prompt_total,
                     ids=ids(partial.ids),
                     deaths=partial.deaths,
-                )  # fmt: skip
+                )
             )
         for url in URLS:
             self.work.endpoints[url] = Endpoint(url, LIMIT)
@@ -324,7 +324,7 @@ class Machine(RuleBasedStateMachine):
                 prompt_total=p.prompt_total,
                 ids=ids(p.ids),
                 deaths=p.deaths,
-            )  # fmt: skip
+            )
             for index, p in self.work.partials.items()
             if self.items.state(index) is not State.ENDED
         ]
