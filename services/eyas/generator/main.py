@@ -56,6 +56,6 @@ async def _drained(worker: Worker, settings: Settings) -> None:
 
 def main() -> None:
     """Entry point of the process."""
-    settings = Settings()  # type: ignore[call-arg]  # from the environment
+    settings = process.settings(Settings)
     logs.configure("generator", settings.log_json)
     process.run(run(settings))

@@ -18,4 +18,4 @@ async def run(settings: SimulatorSettings) -> None:
 def main() -> None:
     """Entry point of the process."""
     logs.configure("simulator", as_json=False)
-    process.run(run(SimulatorSettings()))
+    process.run(run(process.settings(SimulatorSettings)))
