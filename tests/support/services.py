@@ -124,6 +124,10 @@ class Dispatcher(dispatch_pb2_grpc.DispatchServicer):
             if not work.leased and work.finished is None:
                 self.hand_out(work)
 
+    def commit_all(self) -> None:
+        for work in self.works.values():
+            self.send(durable=pb.Durable(item=work.item, attempt=work.attempt))
+
     def forget(self, work: Entry) -> None:
         work.leased = False
         self.send(stop=pb.Stop(item=work.item, attempt=work.attempt, reason=pb.STOP_REASON_FORGET))

@@ -20,7 +20,7 @@ class Settings(BaseSettings):
     api_key: SecretStr = SecretStr("")
     """Key of the model servers."""
     capacity: int = 1000
-    """Items held at once."""
+    """Items worked on at once. Answers that ended and wait to be written do not count."""
     grace_seconds: float = 20.0
     """After SIGTERM, time for answers to end before they are given back with their tokens."""
     acknowledge_seconds: float = 60.0

@@ -64,7 +64,7 @@ class Worker:
             await self._heard.wait()
 
     async def _keep_connected(self) -> None:
-        pause = _FIRST_PAUSE
+        pause, said = _FIRST_PAUSE, ""
         while True:
             try:
                 await self._stream()
@@ -72,8 +72,10 @@ class Worker:
             except (EyasError, TimeoutError) as error:
                 reason = str(error) or "the dispatcher is silent"
             if self._ledger.connected:
-                self._log.warning("the dispatcher is lost", reason=reason, items=len(self._ledger.items))
-                pause = _FIRST_PAUSE
+                pause, said = _FIRST_PAUSE, ""
+            if reason != said:
+                self._log.warning("not connected, tries again", reason=reason, items=len(self._ledger.items))
+                said = reason
             self._ledger.closed()
             await asyncio.sleep(pause * random.uniform(0.5, 1.0))  # noqa: S311 - so that not all come at once
             pause = min(pause * 2, _LONGEST_PAUSE)
