@@ -63,7 +63,8 @@ def make_mla(folder: Path) -> Path:
     )
     _save(DeepseekV3ForCausalLM, config, folder)
     path = folder / "config.json"
-    written = json.loads(path.read_text()) | {"topk_method": "noaux_tc"}  # transformers 5 leaves it out, vLLM needs it
+    # Published configs have both; transformers 5 writes neither, and vLLM then routes in another way.
+    written = json.loads(path.read_text()) | {"topk_method": "noaux_tc", "scoring_func": "sigmoid"}
     path.write_text(json.dumps(written))
     return folder
 

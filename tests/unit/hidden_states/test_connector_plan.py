@@ -2,13 +2,14 @@
 
 import enum
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 
 import pytest
 
 from eyas.errors import InputError
 from eyas.storage import hidden_states
 from eyas.vllm.connector.plan import Plan
-from eyas.vllm.connector.settings import check_layers, read_settings
+from eyas.vllm.connector.settings import check_server, read_settings
 
 Status = enum.Enum(
     "Status",
@@ -102,11 +103,40 @@ def test_a_key_of_other_ids_is_refused():
         Plan(16).add(Request(kv_transfer_params=params(IDS[:-1], eyas_rows=40)), [1, 2, 3])
 
 
-def test_layers():
-    assert check_layers([2, 15, 27, 30], 30) == (2, 15, 27, 30)
-    for wrong in ([], [0, 2], [2, 2, 3], [3, 2], [2, 31]):
-        with pytest.raises(InputError, match="give layers from 1 to 30"):
-            check_layers(wrong, 30)
+def vllm_config(layer_ids, *, method="extract_hidden_states", role="kv_producer", context_parallel=1):
+    hf_config = SimpleNamespace(eagle_aux_hidden_state_layer_ids=layer_ids)
+    return SimpleNamespace(
+        speculative_config=SimpleNamespace(method=method, draft_model_config=SimpleNamespace(hf_config=hf_config)),
+        kv_transfer_config=SimpleNamespace(kv_role=role),
+        parallel_config=SimpleNamespace(decode_context_parallel_size=context_parallel),
+        model_config=SimpleNamespace(get_total_num_hidden_layers=lambda: 30),
+    )
+
+
+def test_a_server_that_extracts_says_its_layers():
+    assert check_server(vllm_config([2, 15, 27, 30])) == (2, 15, 27, 30)
+    assert check_server(vllm_config([2, 15]), [2, 15]) == (2, 15)
+
+
+@pytest.mark.parametrize("layer_ids", [None, [], [0, 2], [2, 2, 3], [3, 2], [2, 31]])
+def test_layers_that_vllm_would_choke_on_are_refused(layer_ids):
+    with pytest.raises(InputError, match="give layers from 1 to 30"):
+        check_server(vllm_config(layer_ids))
+
+
+@pytest.mark.parametrize(
+    ("config", "named"),
+    [
+        (vllm_config([2], method="eagle3"), "--speculative-config"),
+        (SimpleNamespace(speculative_config=None, parallel_config=None), "--speculative-config"),
+        (vllm_config([2], role="kv_both"), "kv_producer"),
+        (vllm_config([2], context_parallel=2), "--decode-context-parallel-size"),
+        (vllm_config([2, 4]), r"\[2, 3\] are expected"),
+    ],
+)
+def test_servers_that_cannot_extract_are_refused(config, named):
+    with pytest.raises(InputError, match=named):
+        check_server(config, [2, 3])
 
 
 def test_settings():

@@ -18,7 +18,7 @@ from eyas.errors import InputError
 from eyas.storage.objects import open_store
 from eyas.vllm.connector.copies import Copier, find_buffer, find_group
 from eyas.vllm.connector.plan import Plan, Save
-from eyas.vllm.connector.settings import check_layers, read_settings
+from eyas.vllm.connector.settings import check_server, read_settings
 from eyas.vllm.connector.stats import Metrics, Stats
 from eyas.vllm.connector.uploads import Tally, Uploads
 from eyas.vllm.connector.work import Work
@@ -63,7 +63,7 @@ class EyasHiddenStatesConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignor
         super().__init__(vllm_config, role, kv_cache_config)
         self.tally = Tally()
         self._settings = read_settings(self._kv_transfer_config.kv_connector_extra_config)
-        self._layer_ids = _layer_ids(vllm_config, self._settings.layer_ids)
+        self._layer_ids = check_server(vllm_config, self._settings.layer_ids)
         self._group, self._block_size = find_group(kv_cache_config.kv_cache_groups)
         self._plan = Plan(self._block_size)
         self._work: Work | None = None
@@ -163,24 +163,3 @@ class EyasHiddenStatesConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignor
     ) -> Metrics:
         """Counters on vLLM's /metrics."""
         return Metrics(vllm_config, metric_types, labelnames, per_engine_labelvalues)
-
-
-def _layer_ids(vllm_config: Any, expected: tuple[int, ...]) -> tuple[int, ...]:
-    """The layers that the server extracts. Raises InputError for settings that would end the engine, or lie."""
-    speculative = vllm_config.speculative_config
-    if speculative is None or speculative.method != "extract_hidden_states":
-        raise InputError(
-            "EyasHiddenStatesConnector needs hidden states: give --speculative-config "
-            '\'{"method": "extract_hidden_states", ...}\''
-        )
-    if vllm_config.kv_transfer_config.kv_role != "kv_producer":
-        raise InputError('EyasHiddenStatesConnector only writes: set "kv_role": "kv_producer" in --kv-transfer-config')
-    if vllm_config.parallel_config.decode_context_parallel_size > 1:
-        raise InputError("hidden states cannot be extracted with --decode-context-parallel-size: leave it out")
-    config = speculative.draft_model_config.hf_config
-    layer_ids = tuple(getattr(config, "eagle_aux_hidden_state_layer_ids", None) or ())
-    if expected and layer_ids != expected:
-        raise InputError(
-            f"vLLM extracts the layers {list(layer_ids)}, {list(expected)} are expected: give the same twice"
-        )
-    return check_layers(layer_ids, vllm_config.model_config.get_total_num_hidden_layers())

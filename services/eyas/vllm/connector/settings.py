@@ -36,16 +36,30 @@ def read_settings(extra: Mapping[str, Any]) -> ConnectorSettings:
         raise InputError(f"kv_connector_extra_config of EyasHiddenStatesConnector cannot be used: {wrong}") from error
 
 
-def check_layers(layer_ids: Sequence[int], layers: int) -> tuple[int, ...]:
-    """The layers to extract, of a model with `layers` layers. Raises InputError.
+def check_server(vllm_config: Any, expected: Sequence[int] = ()) -> tuple[int, ...]:
+    """The layers that a server with this VllmConfig extracts.
 
-    vLLM sorts them and drops repeats on its own, but counts what was given. Layer 0 ends the engine with
-    DeepSeek's and Kimi's models at the first request.
+    Raises InputError for a server that would end at its first request, or write what it should not: layer 0 ends the
+    engine with DeepSeek's and Kimi's models, and repeated layers are counted, but stored once.
     """
-    ids = tuple(layer_ids)
+    speculative, parallel = vllm_config.speculative_config, vllm_config.parallel_config
+    if speculative is None or speculative.method != "extract_hidden_states":
+        raise InputError(
+            "EyasHiddenStatesConnector needs hidden states: give --speculative-config "
+            '\'{"method": "extract_hidden_states", ...}\''
+        )
+    if vllm_config.kv_transfer_config.kv_role != "kv_producer":
+        raise InputError('EyasHiddenStatesConnector only writes: set "kv_role": "kv_producer" in --kv-transfer-config')
+    if parallel.decode_context_parallel_size > 1:
+        raise InputError("hidden states cannot be extracted with --decode-context-parallel-size: leave it out")
+    config = speculative.draft_model_config.hf_config
+    ids = tuple(getattr(config, "eagle_aux_hidden_state_layer_ids", None) or ())
+    layers = vllm_config.model_config.get_total_num_hidden_layers()
     if not ids or list(ids) != sorted(set(ids)) or ids[0] < 1 or ids[-1] > layers:
         raise InputError(
             f"eagle_aux_hidden_state_layer_ids is {list(ids)}: give layers from 1 to {layers}, ascending and without "
             f"repeats; {layers} is the last output before the final norm, and 0, the embeddings, cannot be extracted"
         )
+    if expected and ids != tuple(expected):
+        raise InputError(f"vLLM extracts the layers {list(ids)}, {list(expected)} are expected: give the same twice")
     return ids
