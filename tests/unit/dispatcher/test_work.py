@@ -183,7 +183,7 @@ def test_too_many_given_up_pause_the_run():
         desk.interrupt(index, Cause.ITEM)
         desk.answer(index + 20)
     pause, *_ = desk.out(Pause)
-    assert "2 of 20 items were given up" in pause.reason
+    assert "2 of 21 items were given up" in pause.reason
     desk.work.stop()
     desk.work.resume()
     desk.interrupt(50, Cause.ITEM)
