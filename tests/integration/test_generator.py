@@ -123,6 +123,10 @@ async def test_budget_and_context_end_answers_with_length(folder: Path) -> None:
     for work in dispatcher.works.values():
         room = min(20, 80 - len(work.prompt))
         assert work.ids == MODEL.answer(work.prompt, room)
+        assert work.finished is not None
+        length = pb.FINISH_REASON_LENGTH if len(work.ids) == room else pb.FINISH_REASON_STOP
+        assert work.finished.finish_reason == length
+    assert any(len(work.ids) == 20 for work in dispatcher.works.values())
 
 
 async def test_a_prompt_without_room_is_the_items_fault(folder: Path) -> None:
@@ -213,6 +217,7 @@ async def test_the_tokenizer_is_waited_for(folder: Path) -> None:
             async with serving(add_tokenizer(Tokenizer(MODEL)), folder / "t"):
                 await dispatcher.until(lambda: dispatcher.all_finished)
                 check(dispatcher)
+    assert not any(work.interruptions for work in dispatcher.works.values())
 
 
 async def test_long_partials_come_in_pieces_and_go_on(folder: Path) -> None:

@@ -81,6 +81,7 @@ async def test_connections_are_used_again() -> None:
         await response.prepare(http)
         first = b'{"choices":[{"prompt_token_ids":%s,"token_ids":[9],"finish_reason":"stop"}]}' % str(PROMPT).encode()
         await response.write(b"data: " + first + b"\n\n")
+        await asyncio.sleep(0.02)  # so that the answer has ended before the stream does
         await response.write(b"data: [DONE]\n\n")
         return response
 
