@@ -34,6 +34,7 @@ class Worker:
         self._news = asyncio.Event()
         self._heard = asyncio.Event()
         self._scope: asyncio.Timeout | None = None
+        self._open_stream: object | None = None
         self._log = structlog.get_logger()
 
     async def run(self) -> None:
@@ -84,9 +85,10 @@ class Worker:
         """One stream, until it ends or the dispatcher is silent for too long."""
         loop, ledger = asyncio.get_running_loop(), self._ledger
         ledger.open(loop.time())
+        open_stream = self._open_stream = object()
         with translated("dispatcher"):
             async with asyncio.timeout(None) as self._scope:
-                call = self._stub.Work(self._requests())
+                call = self._stub.Work(self._requests(open_stream))
                 try:
                     async for response in call:
                         known = ledger.connected
@@ -100,11 +102,12 @@ class Worker:
                         raise
                     raise ServiceError("the dispatcher cancelled the stream") from None
                 finally:
+                    self._open_stream = None
                     call.cancel()
 
-    async def _requests(self) -> AsyncIterator[pb.WorkRequest]:
+    async def _requests(self, stream: object) -> AsyncIterator[pb.WorkRequest]:
         loop, ledger = asyncio.get_running_loop(), self._ledger
-        while True:
+        while self._open_stream is stream:  # gRPC goes on to ask for messages of a call that broke: they would be lost
             self._news.clear()
             messages = ledger.take(loop.time())
             for message in messages:
