@@ -3,6 +3,7 @@
 import asyncio
 import os
 import sys
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -46,3 +47,32 @@ async def eyas(
 ) -> Outcome:
     """Runs `eyas` to its end."""
     return await outcome(await start(*arguments, prefix=prefix, **environment), seconds)
+
+
+def process_of(command: asyncio.subprocess.Process, service: str) -> int:
+    """Id of the process of a service that a running command has started, such as `eyas.dispatcher`."""
+    for pid in _descendants(command.pid):
+        words = Path(f"/proc/{pid}/cmdline").read_bytes().decode().split("\0")
+        if "eyas.vllm.guard" not in words and service in words:
+            return pid
+    raise LookupError(service)
+
+
+def descendants(command: asyncio.subprocess.Process) -> list[int]:
+    """Ids of all processes below a command."""
+    return list(_descendants(command.pid))
+
+
+def alive(pid: int) -> bool:
+    """Whether a process runs."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def _descendants(parent: int) -> Iterator[int]:
+    for path in Path(f"/proc/{parent}/task").glob("*/children"):
+        for child in map(int, path.read_text().split()):
+            yield child
+            yield from _descendants(child)

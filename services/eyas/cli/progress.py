@@ -51,6 +51,8 @@ def facts(progress: pb.Progress) -> list[tuple[str, str]]:
         ("failed", f"{items.failed:,}"),
         ("in flight", f"{items.in_flight:,}"),
     ]
+    if items.uncommitted:
+        known.append(("to be written", f"{items.uncommitted:,}"))
     if tokens.generated:
         useful = tokens.useful / tokens.generated
         known += [

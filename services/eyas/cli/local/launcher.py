@@ -76,7 +76,7 @@ class Launcher:
                 process.child.kill()
 
     async def _follow(self, stub: dispatch_pb2_grpc.DispatchAsyncStub) -> None:
-        outbox: asyncio.Queue[pb.LaunchRequest] = asyncio.Queue()
+        outbox: asyncio.Queue[pb.LaunchRequest | None] = asyncio.Queue()
         outbox.put_nowait(pb.LaunchRequest(hello=pb.LauncherHello(launcher=self._name)))
         for process in self._processes.values():
             outbox.put_nowait(pb.LaunchRequest(status=process.status))
@@ -90,6 +90,7 @@ class Launcher:
                 latest.put_nowait(response)
         finally:
             self._report = lambda _: None
+            outbox.put_nowait(None)
             reconciling.cancel()
             await asyncio.wait([reconciling])
 
@@ -173,6 +174,6 @@ def _log_name(role: pb.Role.ValueType) -> str:
     return pb.Role.Name(role).removeprefix("ROLE_").lower().replace("_", "-")
 
 
-async def _drain(outbox: asyncio.Queue[pb.LaunchRequest]) -> AsyncIterator[pb.LaunchRequest]:
-    while True:
-        yield await outbox.get()
+async def _drain(outbox: asyncio.Queue[pb.LaunchRequest | None]) -> AsyncIterator[pb.LaunchRequest]:
+    while (request := await outbox.get()) is not None:
+        yield request

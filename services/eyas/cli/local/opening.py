@@ -15,14 +15,13 @@ _CALL_SECONDS = 120.0
 _HALTED = (run_pb2.STATE_PAUSED, run_pb2.STATE_FAILED)
 
 
-async def create(stub: dispatch_pb2_grpc.RunsAsyncStub, parts: Iterator[pb.CreateRunRequest]) -> run_pb2.Progress:
+async def create(stub: dispatch_pb2_grpc.RunsAsyncStub, parts: Iterator[pb.CreateRunRequest]) -> None:
     """Creates a run."""
     with translated("dispatcher"):
-        response = await stub.CreateRun(parts, timeout=_CREATE_SECONDS, wait_for_ready=True)
-    return response.progress
+        await stub.CreateRun(parts, timeout=_CREATE_SECONDS, wait_for_ready=True)
 
 
-async def reopen(stub: dispatch_pb2_grpc.RunsAsyncStub, request: Request) -> run_pb2.Progress:
+async def reopen(stub: dispatch_pb2_grpc.RunsAsyncStub, request: Request) -> None:
     """Has a run go on: with the changes that are asked for, up to that stage, and moving if it stood."""
     run = request.place.run
     with translated("dispatcher"):
@@ -36,8 +35,7 @@ async def reopen(stub: dispatch_pb2_grpc.RunsAsyncStub, request: Request) -> run
     if progress.state in _HALTED:
         actions.append(pb.ControlRunRequest(run=run, resume=pb.Resume()))
     for action in actions:
-        progress = await control(stub, action)
-    return progress
+        await control(stub, action)
 
 
 async def control(stub: dispatch_pb2_grpc.RunsAsyncStub, action: pb.ControlRunRequest) -> run_pb2.Progress:

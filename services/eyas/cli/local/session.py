@@ -18,6 +18,7 @@ import uvloop
 from rich.console import Console
 
 from eyas.cli import describing, pinning, samples
+from eyas.cli import progress as texts
 from eyas.cli.control import BY_HAND
 from eyas.cli.local import opening
 from eyas.cli.local.claim import claimed
@@ -115,9 +116,9 @@ class _Session:
         async with open_channel(claim.dispatcher, claim.token) as channel:
             runs = dispatch_pb2_grpc.RunsStub(channel)
             opened = opening.create(runs, creating) if creating else opening.reopen(runs, request)
-            self._greet(await self.stack.unless_ended(opened), resuming=creating is None)
+            await self.stack.unless_ended(opened)
             async with self._workers(spec, dispatch_pb2_grpc.DispatchStub(channel)):
-                await self.stack.unless_ended(self._follow(runs))
+                await self.stack.unless_ended(self._follow(runs, resuming=creating is None))
 
     def _known(self, there: pb.RunSpec | None) -> pb.RunSpec:
         if there is None:
@@ -157,21 +158,17 @@ class _Session:
             launching.cancel()
             await asyncio.wait([launching])
 
-    async def _follow(self, runs: dispatch_pb2_grpc.RunsAsyncStub) -> None:
+    async def _follow(self, runs: dispatch_pb2_grpc.RunsAsyncStub, resuming: bool) -> None:
         with Screen(self.console) as screen:
             async for progress in follow(runs, self.request.place.run):
+                count, total = texts.done(progress)
+                if resuming and total:
+                    screen.say(f"resuming: {texts.stage(progress)}, {count:,} of {total:,} done")
+                    resuming = False
                 screen.show(progress)
                 if progress.state == pb.STATE_PAUSED and not progress.reason.startswith(BY_HAND):
                     break
         self._conclude(progress)
-
-    def _greet(self, progress: pb.Progress, resuming: bool) -> None:
-        output = self.request.place.output
-        if not resuming:
-            self.console.print(f"{output}: a new run of {progress.items.total:,} answers", highlight=False)
-            return
-        done = progress.items.ok + progress.items.truncated
-        self.console.print(f"{output}: resuming: {done:,} of {progress.items.total:,} done", highlight=False)
 
     def _conclude(self, progress: pb.Progress) -> None:
         output = self.request.place.output
