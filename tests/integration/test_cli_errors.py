@@ -1,11 +1,9 @@
 """What a user does wrong is answered by one sentence with the remedy and a non-zero status, never by a traceback."""
 
 import json
-import shutil
-import subprocess
 
 import pytest
-from tests.support.command_line import eyas
+from tests.support.command_line import eyas, own_mounts
 
 from eyas.run import spec as specs
 from eyas.simulator.server import serve
@@ -80,26 +78,15 @@ async def test_a_dataset_that_is_not_there(tmp_path, endpoint, model_folder):
     refused(outcome, "missing.jsonl does not exist", "give a file or a folder")
 
 
-@pytest.fixture
-def unshare():
-    """A command that gives a process mounts of its own."""
-    path = shutil.which("unshare")
-    if path is None or subprocess.run([path, "-rm", "true"], check=False).returncode:
-        pytest.skip("this machine allows no mounts of one's own")
-    return path
-
-
 @pytest.mark.parametrize(("options", "said"), [("ro", "Read-only"), ("size=16k", "No space left")])
 async def test_an_output_folder_that_cannot_be_written(
     tmp_path, questions, endpoint, model_folder, unshare, options, said
 ):
     out = tmp_path / "out"
-    out.mkdir()
-    fill = "head -c 16k /dev/zero > $0/other; " if options != "ro" else ""
-    script = f'mount -t tmpfs -o {options} none "$0"; {fill}exec "$@"'
+    fill = 'head -c 16k /dev/zero > "$0/other"' if options != "ro" else "true"
     outcome = await eyas(
         *("generate", "--model", model_folder, "--endpoint", endpoint, "--dataset", questions, "-o", out / "demo"),
-        prefix=(unshare, "-rm", "sh", "-c", script, str(out)),
+        prefix=own_mounts(f'mount -t tmpfs -o {options} none "$0"; {fill}', out),
     )
     refused(outcome, str(out / "demo"), said, "choose another --output")
 

@@ -2,10 +2,14 @@
 
 import asyncio
 import os
+import shutil
+import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+
+import pytest
 
 
 @dataclass(frozen=True)
@@ -76,3 +80,12 @@ def _descendants(parent: int) -> Iterator[int]:
         for child in map(int, path.read_text().split()):
             yield child
             yield from _descendants(child)
+
+
+def own_mounts(script: str, folder: Path) -> tuple[str, ...]:
+    """A prefix that runs a script, with mounts of its own and the folder as `$0`, before the command."""
+    unshare = shutil.which("unshare")
+    if unshare is None or subprocess.run([unshare, "-rm", "true"], check=False).returncode:
+        pytest.skip("this machine allows no mounts of one's own")
+    folder.mkdir()
+    return (unshare, "-rm", "sh", "-c", f'{script}; exec "$@"', str(folder))

@@ -11,7 +11,7 @@ from eyas.cli.settings import Settings
 from eyas.demo import demo as demonstration
 from eyas.telemetry import process
 
-Build = Annotated[Path, typer.Option("--build", metavar="FOLDER", help="Where the model, the questions and the run go.")]
+Build = Annotated[Path, typer.Option("--build", metavar="FOLDER", help="Where model, questions and run go.")]
 
 
 def demo(build: Build = Path("build"), *, vllm_python: options.VllmPython = None) -> None:
