@@ -6,11 +6,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from eyas.cli import options, pinning
 from eyas.cli.asking import Model, asked, spec_of, user
+from eyas.cli.console import console
 from eyas.cli.settings import Settings
 from eyas.errors import EyasError, InputError
 from eyas.telemetry import process
@@ -46,8 +47,8 @@ def check(given: dict[str, Any], sets: options.Sets = None) -> None:
     findings = asyncio.run(_findings(spec, process.settings(Settings)))
     table = Table("check", "", "found")
     for finding in findings:
-        table.add_row(finding.name, f"[{_COLOURS[finding.outcome]}]{finding.outcome}[/]", finding.detail)
-    Console().print(table)
+        table.add_row(finding.name, Text(finding.outcome, style=_COLOURS[finding.outcome]), finding.detail)
+    console().print(table)
     failed = [finding.name for finding in findings if finding.outcome == "failed"]
     if failed:
         raise EyasError(f"{spec.endpoints[0].url} is not ready for a run ({', '.join(failed)}): see the table")

@@ -4,10 +4,10 @@ import asyncio
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
 from eyas.cli import options
 from eyas.cli import progress as texts
+from eyas.cli.console import console, say
 from eyas.cli.local.claim import attached
 from eyas.cli.local.opening import control
 from eyas.cli.place import Place
@@ -52,6 +52,6 @@ def _ask(output: str, action: pb.ControlRunRequest) -> None:
     async def ask() -> None:
         async with attached(place) as stub:
             progress = await control(stub, action)
-        Console().print(texts.line(progress), soft_wrap=True, highlight=False, markup=False)
+        say(console(), texts.line(progress))
 
     asyncio.run(ask())

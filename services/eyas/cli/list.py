@@ -5,9 +5,9 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 from rich.table import Table
 
+from eyas.cli.console import console
 from eyas.errors import InputError, NotFoundError
 from eyas.run import spec as specs
 from eyas.run.v1 import run_pb2
@@ -26,7 +26,7 @@ def list_(root: _Root = ".") -> None:
         table.add_row(*row)
     if not table.rows:
         raise InputError(f"there are no runs in {root}: name the folder above them, such as out for out/demo")
-    Console().print(table)
+    console().print(table)
 
 
 async def _rows(store: ObjectStore) -> list[tuple[str, ...]]:

@@ -4,8 +4,7 @@ import os
 import sys
 import traceback
 
-from rich.console import Console
-
+from eyas.cli.console import console, say
 from eyas.errors import EyasError
 
 
@@ -18,17 +17,17 @@ def main() -> None:
 
     arguments = [argument for argument in sys.argv[1:] if argument != "--debug"]
     debug = len(arguments) < len(sys.argv) - 1
-    console = Console(stderr=True)
+    output = console(stderr=True)
     try:
         build()(arguments)
     except EyasError as error:
         if debug:
             traceback.print_exc()
-        console.print(f"error: {error}", soft_wrap=True, highlight=False, markup=False)
+        say(output, f"error: {error}")
         sys.exit(1)
     except Exception as error:  # the last boundary: nobody meets a traceback unasked
         if debug:
             raise
         text = f"error: eyas has a fault: {type(error).__name__}: {error}; please report it with the output of --debug"
-        console.print(text, soft_wrap=True, highlight=False, markup=False)
+        say(output, text)
         sys.exit(1)

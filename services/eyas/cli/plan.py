@@ -7,11 +7,11 @@ import time
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 from rich.table import Table
 
 from eyas.cli import describing, options, pinning
 from eyas.cli.asking import Model, asked, spec_of
+from eyas.cli.console import console
 from eyas.cli.estimate import Estimate, Probe, size
 from eyas.cli.place import Place
 from eyas.cli.settings import Settings
@@ -50,7 +50,7 @@ def plan(
     table = Table.grid(padding=(0, 3))
     for name, value in facts:
         table.add_row(name, value)
-    Console().print(table)
+    console().print(table)
 
 
 async def _estimate(spec: pb.RunSpec, imported: Imported, rate: float | None, mean_length: int | None) -> Estimate:

@@ -2,10 +2,9 @@
 
 import asyncio
 
-from rich.console import Console
-
 from eyas import report as reports
 from eyas.cli import options
+from eyas.cli.console import console, say
 from eyas.cli.place import Place
 from eyas.storage.layout import RunLayout
 from eyas.storage.objects import open_store
@@ -20,4 +19,4 @@ def report(output: options.Existing) -> None:
         await store.put(RunLayout(place.run).report, await reports.build(store, place.run))
 
     asyncio.run(build())
-    Console().print(f"{place.output}/report.html", soft_wrap=True, highlight=False)
+    say(console(), f"{place.output}/report.html")

@@ -4,9 +4,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-
 from eyas.cli import options
+from eyas.cli.console import console
 from eyas.cli.local import session
 from eyas.cli.place import Place
 from eyas.cli.request import Request
@@ -31,4 +30,4 @@ def start(
     mapping = options.mapping(place.run, file, given, assignments) if asked else None
     changes = {} if asked else options.values(given, assignments)
     request = Request(place, until, vllm_python or settings.vllm_python, mapping, changes)
-    session.work(request, settings, Console())
+    session.work(request, settings, console())

@@ -9,6 +9,7 @@ from rich.console import Console
 from rich.live import Live
 
 from eyas.cli import progress as texts
+from eyas.cli.console import say
 from eyas.run.v1 import run_pb2 as pb
 
 _LINE_SECONDS = 10.0
@@ -42,9 +43,9 @@ class Screen:
             return
         now, key = self._clock(), (progress.stage, progress.state, progress.reason)
         if now >= self._next or key != self._last:
-            self._console.print(texts.line(progress), soft_wrap=True, highlight=False, markup=False)
+            self.say(texts.line(progress))
             self._next, self._last = now + _LINE_SECONDS, key
 
     def say(self, text: str) -> None:
         """Prints a line that stays."""
-        self._console.print(text, soft_wrap=True, highlight=False, markup=False)
+        say(self._console, text)

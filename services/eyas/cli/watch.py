@@ -2,9 +2,8 @@
 
 import asyncio
 
-from rich.console import Console
-
 from eyas.cli import options
+from eyas.cli.console import console
 from eyas.cli.local.claim import attached
 from eyas.cli.local.following import follow
 from eyas.cli.place import Place
@@ -17,7 +16,7 @@ def watch(output: options.Existing) -> None:
 
     async def show() -> None:
         async with attached(place) as stub:
-            with Screen(Console()) as screen:
+            with Screen(console()) as screen:
                 async for progress in follow(stub, place.run, patient=False):
                     screen.show(progress)
 

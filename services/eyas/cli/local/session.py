@@ -19,6 +19,7 @@ from rich.console import Console
 
 from eyas.cli import describing, pinning, samples
 from eyas.cli import progress as texts
+from eyas.cli.console import say
 from eyas.cli.control import BY_HAND
 from eyas.cli.local import opening
 from eyas.cli.local.claim import claimed
@@ -49,7 +50,7 @@ def work(request: Request, settings: Settings, console: Console) -> None:
         logs.configure("eyas", as_json=False, stream=log)
         stack = Stack(request.place, claim, folder, settings, request.vllm_python)
         if not uvloop.run(_Session(request, console, stack).interruptible()):
-            console.print("stopped; the same command goes on where it was", highlight=False)
+            say(console, "stopped; the same command goes on where it was")
             sys.exit(INTERRUPTED)
 
 
@@ -69,7 +70,7 @@ class _Session:
             nonlocal signals
             signals += 1
             if signals == 1:
-                self.console.print("stopping in good order; press Ctrl-C again to stop at once", highlight=False)
+                say(self.console, "stopping in good order; press Ctrl-C again to stop at once")
                 task.cancel()
             if signals > 1:
                 self.stack.kill()
@@ -95,7 +96,7 @@ class _Session:
                 imported = held.enter_context(await asyncio.to_thread(load_for, spec.dataset))
                 imported.fill(spec.dataset)
                 for text in samples.remarks(imported):
-                    self.console.print(text, highlight=False)
+                    say(self.console, text)
             self._check_vllm(spec)
             server = await describing.probe(spec, self.stack.settings.api_key.get_secret_value())
             async with self.stack.tokenizer(spec.model.uri):
@@ -178,7 +179,7 @@ class _Session:
             raise EyasError(f"{output} is paused: {progress.reason}; then the same command goes on where it was")
         if progress.state == pb.STATE_CANCELLED:
             raise EyasError(f"{output} was cancelled: what is done stays there")
-        self.console.print(f"{output}: done", highlight=False)
+        say(self.console, f"{output}: done")
 
 
 def _capacity(spec: pb.RunSpec) -> int:
