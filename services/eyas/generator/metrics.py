@@ -67,7 +67,7 @@ class _State(Collector):
         """The metrics of this moment."""
         activities = list(self._activities.values())
         for name, text, value in (
-            ("chunks", "Reads from model servers that held tokens.", sum(activity.chunks for activity in activities)),
+            ("chunks", "Events of the streams of model servers.", sum(activity.chunks for activity in activities)),
             ("tokens", "Tokens taken from model servers.", sum(activity.tokens for activity in activities)),
         ):
             yield CounterMetricFamily(f"eyas_generator_{name}", text, value=value)

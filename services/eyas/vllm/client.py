@@ -228,7 +228,7 @@ class VllmClient:
     ) -> Ending:
         time = asyncio.get_running_loop().time
         async with self._post(url, request, phases) as response:
-            content, progress = response.content, 0
+            content, progress, chunks = response.content, 0, 0
             while not reader.ended:
                 data = await content.readany()
                 if not data:
@@ -236,8 +236,8 @@ class VllmClient:
                     break
                 ids = reader.feed(data)
                 if reader.progress != progress:
-                    phases.tokens(reader.progress - progress, time())
-                    progress = reader.progress
+                    phases.tokens(reader.progress - progress, reader.chunks - chunks, time())
+                    progress, chunks = reader.progress, reader.chunks
                 if ids:
                     on_ids(ids)
             ending = _ending(reader, phases)

@@ -43,7 +43,7 @@ class Activity:
         self.streams = 0
         """Requests in flight."""
         self.chunks = 0
-        """Reads that held tokens, ever."""
+        """Events of the streams, ever."""
         self.tokens = 0
         """Tokens, ever."""
         self.last_token = float("-inf")
@@ -64,15 +64,15 @@ class Phases:
         self.expired: Phase | None = None
         """The phase that took too long, once `check` found it."""
 
-    def tokens(self, count: int, now: float) -> None:
-        """Tokens came."""
+    def tokens(self, count: int, chunks: int, now: float) -> None:
+        """Tokens came, in so many events."""
         if self.first_token is None:
             self.first_token = now
         self.last_token = now
         activity = self.activity
         activity.last_token = now
-        activity.chunks += 1
         activity.tokens += count
+        activity.chunks += chunks
 
     def check(self, now: float) -> float | None:
         """When to check again; None for never, or when `expired` is set now."""

@@ -56,6 +56,8 @@ class StreamReader:
         self.interruption: InterruptionError | None = None
         self.progress = 0
         """Tokens so far; events with text where a server gives no ids."""
+        self.chunks = 0
+        """Events so far."""
 
     @property
     def ended(self) -> bool:
@@ -95,6 +97,7 @@ class StreamReader:
     def _event(self, event: dict[str, Any], fresh: Ids) -> None:
         choices = event.get("choices")
         if choices:
+            self.chunks += 1
             self._choice(choices[0], fresh)
         elif "error" in event:
             self.interruption = by_event(event["error"])

@@ -27,7 +27,7 @@ def test_first_token() -> None:
 
 def test_first_token_is_over_once_it_came() -> None:
     phases = make(first_token=60)
-    phases.tokens(1, 159)
+    phases.tokens(1, 1, 159)
     assert phases.check(1000) is None
     assert phases.expired is None
     assert phases.first_token == 159
@@ -36,7 +36,7 @@ def test_first_token_is_over_once_it_came() -> None:
 def test_a_stall_of_the_only_stream() -> None:
     phases = make(first_token=600, stall=10)
     assert phases.check(100) == 110  # before the first token too: nothing else would set the timer
-    phases.tokens(1, 101)
+    phases.tokens(1, 1, 101)
     assert phases.check(110) == 111
     assert phases.check(111) is None
     assert phases.expired is Phase.STALL
@@ -45,11 +45,11 @@ def test_a_stall_of_the_only_stream() -> None:
 def test_a_stall_is_measured_by_the_tokens_of_others() -> None:
     activity = activity_of(2)
     hung, lively = make(activity, stall=10), make(activity, stall=10)
-    hung.tokens(1, 101)
-    lively.tokens(1, 105)  # then the server makes a pause, as for a long prefill
+    hung.tokens(1, 1, 101)
+    lively.tokens(1, 1, 105)  # then the server makes a pause, as for a long prefill
     assert hung.check(125) == 127.5
     assert hung.expired is None
-    lively.tokens(1, 130)
+    lively.tokens(1, 1, 130)
     assert hung.check(130) is None
     assert hung.expired is Phase.STALL
     lively.check(139)
@@ -58,7 +58,7 @@ def test_a_stall_is_measured_by_the_tokens_of_others() -> None:
 
 def test_a_server_that_is_silent_to_all_has_five_times_as_long() -> None:
     phases = make(activity_of(2), stall=10)
-    phases.tokens(1, 101)
+    phases.tokens(1, 1, 101)
     phases.check(150.9)
     assert phases.expired is None
     phases.check(151)
@@ -67,7 +67,7 @@ def test_a_server_that_is_silent_to_all_has_five_times_as_long() -> None:
 
 def test_total() -> None:
     phases = make(first_token=600, total=300)
-    phases.tokens(1, 399)
+    phases.tokens(1, 1, 399)
     assert phases.check(399) == 400
     assert phases.check(400) is None
     assert phases.expired is Phase.TOTAL
@@ -75,6 +75,6 @@ def test_total() -> None:
 
 def test_activity_counts_for_all_streams() -> None:
     activity = activity_of(2)
-    make(activity).tokens(3, 101)
-    make(activity).tokens(2, 102)
+    make(activity).tokens(3, 1, 101)
+    make(activity).tokens(2, 1, 102)
     assert (activity.chunks, activity.tokens, activity.last_token) == (2, 5, 102)
