@@ -5,13 +5,13 @@ import contextlib
 import json
 
 import pytest
-from tests.support.dispatching import Stack, Worker, answer_of, working
 
 from eyas.dispatch.v1 import dispatch_pb2 as pb
 from eyas.dispatch.v1 import dispatch_pb2_grpc
 from eyas.run import spec as specs
 from eyas.run.v1 import run_pb2
 from eyas.storage import hidden_states
+from support.dispatching import Stack, Worker, answer_of, working
 
 LAYERS = [2, 15, 27, 30]
 

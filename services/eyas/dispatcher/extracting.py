@@ -208,6 +208,12 @@ class Extracting(ItemStage):
         if missing:
             raise DataError(f"the hidden states of {len(missing)} sequences are gone again: `eyas resume` takes them")
 
+    async def close(self) -> None:
+        """Looks no more."""
+        for task in self._looking.values():
+            task.cancel()
+        await super().close()
+
     async def _look(self, name: str, index: int, attempt: int) -> None:
         """Waits for the object. One of the wrong size is in the way of the right one: it goes."""
         store, key, sizes = self.context.store, self._key(index), Sizes(self.run_view.course.spec)

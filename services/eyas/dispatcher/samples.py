@@ -15,6 +15,9 @@ PART_ROWS = 10_000
 """Rows of every part but the last. Part of the format: a position names its part."""
 
 _CACHED_PARTS = 6
+_BLOCK_ROWS = 64
+_CACHED_BLOCKS = 64
+"""Rows that become Python objects at once: neighbours are handed out and written together."""
 
 
 class Samples:
@@ -25,6 +28,7 @@ class Samples:
         self._store = store
         self._layout = layout
         self._parts: OrderedDict[int, pa.Table] = OrderedDict()
+        self._blocks: OrderedDict[int, list[SampleRow]] = OrderedDict()
         self._lock = asyncio.Lock()
 
     def loaded(self, position: int) -> bool:
@@ -34,8 +38,13 @@ class Samples:
     def row(self, position: int) -> SampleRow:
         """A row that is loaded."""
         number, offset = divmod(position, PART_ROWS)
-        self._parts.move_to_end(number)
-        row: SampleRow = self._parts[number].slice(offset, 1).to_pylist()[0]
+        first = position - offset % _BLOCK_ROWS
+        if first not in self._blocks:
+            self._parts.move_to_end(number)
+            self._blocks[first] = self._parts[number].slice(first % PART_ROWS, _BLOCK_ROWS).to_pylist()
+            if len(self._blocks) > _CACHED_BLOCKS:
+                self._blocks.popitem(last=False)
+        row = self._blocks[first][position - first]
         if row["position"] != position:
             raise DataError(f"{self._layout.samples_part(number)} does not hold position {position} in its place")
         return row

@@ -10,7 +10,7 @@ from grpc import aio
 from eyas.dispatch.v1 import dispatch_pb2 as pb
 from eyas.dispatch.v1 import dispatch_pb2_grpc
 from eyas.dispatcher.dispatcher import Dispatcher
-from eyas.errors import AlreadyExistsError, EndpointError, InputError
+from eyas.errors import AlreadyExistsError, EndpointError, InputError, StorageFullError
 from eyas.rpc.errors import reported
 from eyas.run import spec as specs
 from eyas.run.v1 import run_pb2
@@ -36,7 +36,7 @@ class Runs(dispatch_pb2_grpc.RunsServicer):
             specs.check(first.header.spec)
             try:
                 run, created = await self._dispatcher.create(first.header, request_iterator)
-            except (InputError, EndpointError, AlreadyExistsError) as error:
+            except (InputError, EndpointError, AlreadyExistsError, StorageFullError) as error:
                 await context.abort(grpc.StatusCode.FAILED_PRECONDITION, str(error))
             return pb.CreateRunResponse(progress=self._dispatcher.progress(run), created=created)
         raise AssertionError  # `reported` has ended the call

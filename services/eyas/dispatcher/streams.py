@@ -73,7 +73,13 @@ class Streams:
         stream.send(pb.WorkResponse(welcome=self._welcome()))
         _log.info("generator connected", generator=hello.generator, capacity=hello.capacity)
         reader = asyncio.create_task(self._read(hello.generator, requests))
-        reader.add_done_callback(lambda _: stream.drop())
+
+        def over(_: asyncio.Task[None]) -> None:
+            if not reader.cancelled() and (error := reader.exception()) is not None:
+                _log.error("a generator's message could not be taken", generator=hello.generator, exc_info=error)
+            stream.drop()
+
+        reader.add_done_callback(over)
         try:
             while True:
                 yield await stream.outbox.get()

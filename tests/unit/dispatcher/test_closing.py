@@ -1,7 +1,6 @@
 """The closing check finds what is wrong with the data."""
 
 import pytest
-from tests.unit.dispatcher.rows import generation, sample
 
 from eyas.dispatcher import closing
 from eyas.errors import DataError
@@ -9,6 +8,7 @@ from eyas.run.v1 import run_pb2
 from eyas.storage.layout import RunLayout
 from eyas.storage.objects import open_store
 from eyas.storage.tables import GENERATIONS, SAMPLES
+from support.rows import generation, sample
 
 LAYOUT = RunLayout("r")
 TURNS = (1, 3, 2)

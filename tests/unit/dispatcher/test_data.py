@@ -1,7 +1,6 @@
 """What the dispatcher reads: samples, answers, sequences; and what it pins a run to."""
 
 import pytest
-from tests.unit.dispatcher.rows import generation, sample
 
 from eyas.dispatcher import samples as samples_module
 from eyas.dispatcher.answers import Answers, AnswersFormat, Contents
@@ -16,6 +15,7 @@ from eyas.storage.layout import RunLayout
 from eyas.storage.objects import open_store
 from eyas.storage.tables import GENERATIONS
 from eyas.vllm.client import ServerInfo
+from support.rows import generation, sample
 
 LAYOUT = RunLayout("r")
 
