@@ -4,7 +4,7 @@ import asyncio
 
 from eyas.cli import options
 from eyas.cli.console import console
-from eyas.cli.local.claim import attached
+from eyas.cli.local.claim import attached, is_claimed
 from eyas.cli.local.following import follow
 from eyas.cli.place import Place
 from eyas.cli.screen import Screen
@@ -17,7 +17,7 @@ def watch(output: options.Existing) -> None:
     async def show() -> None:
         async with attached(place) as stub:
             with Screen(console()) as screen:
-                async for progress in follow(stub, place.run, patient=False):
+                async for progress in follow(stub, place.run, lambda: is_claimed(place)):
                     screen.show(progress)
 
     asyncio.run(show())

@@ -52,16 +52,21 @@ def claimed(place: Place) -> Iterator[Claim]:
         yield Claim(folder, token)
 
 
+def is_claimed(place: Place) -> bool:
+    """Whether a process on this machine works on the run."""
+    with (place.private() / "lock").open("a") as lock:
+        return not _lock(lock.fileno())
+
+
 @asynccontextmanager
 async def attached(place: Place) -> AsyncIterator[dispatch_pb2_grpc.RunsAsyncStub]:
     """The dispatcher of whoever works on the run. Raises InputError when nobody does."""
+    if not is_claimed(place):
+        raise InputError(
+            f"nothing works on {place.output} on this machine: "
+            f"start it with `eyas run --output {place.output}`, which goes on where it was"
+        )
     folder = place.private()
-    with (folder / "lock").open("a") as lock:
-        if _lock(lock.fileno()):
-            raise InputError(
-                f"nothing works on {place.output} on this machine: "
-                f"start it with `eyas run --output {place.output}`, which goes on where it was"
-            )
     claim = Claim(folder, (folder / "token").read_text())
     async with open_channel(claim.dispatcher, claim.token) as channel:
         yield dispatch_pb2_grpc.RunsStub(channel)
