@@ -34,16 +34,16 @@ demo-check: $(VENV)/ready ## Run the demo and check what comes out of it
 
 .PHONY: lint
 lint: $(VENV)/ready ## Check style, types, imports and protos
-	$(BIN)/ruff check services tests
-	$(BIN)/ruff format --check services tests
+	$(BIN)/ruff check services tests requirements
+	$(BIN)/ruff format --check services tests requirements
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	cd proto && ../$(BIN)/buf lint
 
 .PHONY: format
 format: $(VENV)/ready ## Format the code
-	$(BIN)/ruff check --fix services tests
-	$(BIN)/ruff format services tests
+	$(BIN)/ruff check --fix services tests requirements
+	$(BIN)/ruff format services tests requirements
 
 .PHONY: proto
 proto: $(VENV)/ready ## Generate the stubs from proto/

@@ -1,6 +1,6 @@
 """Renews the lock files beside it: every package that the two virtual environments hold, with hashes.
 
-torch is left out: its builds differ by accelerator, so `make` installs the one pinned version that the package index has
+torch is left out: its builds differ by accelerator, so `make` installs the pinned version as the package index has it
 for this machine; the packages it needs are locked here with the rest.
 """
 
@@ -21,13 +21,10 @@ def lock(name: str, sources: list[str]) -> None:
         never.write("".join(f"{package} ; python_version < '3'\n" for package in TORCH))
         never.flush()
         target = HERE / f"{name}.lock"
-        subprocess.run(  # noqa: S603
-            [sys.executable, "-m", "uv", "pip", "compile", "--quiet", "--generate-hashes", "--upgrade"]
-            + ["--no-annotate", "--no-header", "--python-version", "3.11", "--override", never.name]
-            + ["--output-file", str(target), *sources],
-            check=True,
-            cwd=HERE.parent,
-        )
+        options = ["--quiet", "--generate-hashes", "--upgrade", "--no-annotate", "--no-header"]
+        command = [sys.executable, "-m", "uv", "pip", "compile", *options, "--python-version", "3.11"]
+        command += ["--override", never.name, "--output-file", str(target), *sources]
+        subprocess.run(command, check=True, cwd=HERE.parent)
     header = "# Made by `make lock`. Installed with --require-hashes --no-deps; torch is installed beside it.\n"
     target.write_text(header + target.read_text())
 

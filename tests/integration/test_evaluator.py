@@ -108,6 +108,7 @@ async def write_run(root: Path, model: Path) -> ObjectStore:
             "tool_calls": "",
             "attempts": 1,
             "interruptions": [],
+            "lost_tokens": 0,
             "endpoint": "",
             "model": "",
             "started_at": now,

@@ -99,6 +99,7 @@ async def write_run(store: ObjectStore, samples: int = 400) -> None:
                 "tool_calls": "",
                 "attempts": 1 + len(interrupted),
                 "interruptions": interrupted,
+                "lost_tokens": 0,
                 "endpoint": "http://127.0.0.1:8000",
                 "model": "smollm2",
                 "first_token_seconds": 0.2,

@@ -33,6 +33,7 @@ def generation(position, turn=0, prompt_ids=(1, 2), ids=(3, 4), content="answer"
         "tool_calls": "",
         "attempts": 1,
         "interruptions": [],
+        "lost_tokens": 0,
         "endpoint": "http://a",
         "model": "m",
         "started_at": datetime(2026, 1, 1, tzinfo=UTC),

@@ -32,21 +32,22 @@ class Result(TypedDict):
     greedy_agreement: dict[str, float]
 
 
-async def read(store: ObjectStore, run: str, generated_tokens: int) -> Result:
-    """Reads a finished run. `generated_tokens` is what the servers made for it, answers that were lost included."""
+async def read(store: ObjectStore, run: str) -> Result:
+    """Reads a finished run."""
     layout = RunLayout(run)
     samples = 0
     async for info in store.list(layout.samples):
         samples += SAMPLES.read(await store.get(info.key)).num_rows
-    columns = GENERATIONS.only("position", "turn", "finish_reason", "ids")
+    columns = GENERATIONS.only("position", "turn", "finish_reason", "ids", "lost_tokens")
     reasons: Counter[str] = Counter()
     keys: list[tuple[int, int]] = []
-    tokens = 0
+    tokens = lost = 0
     async for part in Log(store, layout.generations, ".parquet", columns).catch_up():
         for row in part.value:
             reasons[row["finish_reason"]] += 1
             keys.append((row["position"], row["turn"]))
             tokens += len(row["ids"])
+            lost += row["lost_tokens"]
     failed: set[tuple[int, int]] = set()
     async for failure in Log(store, layout.failures, ".parquet", FAILURES).catch_up():
         failed |= {(row["position"], row["turn"]) for row in failure.value}
@@ -59,7 +60,7 @@ async def read(store: ObjectStore, run: str, generated_tokens: int) -> Result:
         truncated=reasons["length"],
         failed=len(failed - set(keys)),
         tokens=tokens,
-        useful_token_share=tokens / max(generated_tokens, tokens, 1),
+        useful_token_share=tokens / max(tokens + lost, 1),
         seconds=await stage_seconds(store, layout),
         acceptance_length={name: measured[name]["acceptance_length"] for name in SPECULATING},
         repetition_share={name: values["repetition_share"] for name, values in measured.items()},

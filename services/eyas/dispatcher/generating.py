@@ -258,6 +258,7 @@ def _row(entry: _Ended, turn: int, sample_id: str, split: str, source: str, posi
         "tool_calls": message.message.tool_calls,
         "attempts": partial.tries,
         "interruptions": partial.causes,
+        "lost_tokens": partial.lost,
         "endpoint": partial.endpoint,
         "model": entry.model,
         "started_at": entry.started_at,

@@ -26,6 +26,7 @@ def snapshot(work: Work, stage: str) -> list[PartialRow]:
                 "prompt_ids": partial.prompt[:] if partial.prompt_known else ids(),
                 "ids": partial.ids[:] if partial.prompt_known else ids(),
                 "interruptions": list(partial.causes),
+                "lost_tokens": partial.lost,
                 "endpoint_deaths": partial.deaths,
                 "generator": partial.generator if leased else "",
             }
@@ -61,6 +62,7 @@ def restore(work: Work, rows: Sequence[PartialRow], now: float) -> set[str]:
                 prompt=prompt,
                 prompt_total=len(prompt),
                 ids=ids(row["ids"]),
+                lost=row["lost_tokens"],
                 tries=len(row["interruptions"]),
                 deaths=row["endpoint_deaths"],
                 causes=list(row["interruptions"]),

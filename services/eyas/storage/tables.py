@@ -41,7 +41,8 @@ class SampleRow(TypedDict):
 class GenerationRow(TypedDict):
     """An answer of the model. `messages` is what was rendered, earlier answers included; times are UTC.
 
-    `interruptions` has one name of a cause for each attempt that was interrupted.
+    `interruptions` has one name of a cause for each attempt that was interrupted; `lost_tokens` counts ids that a server
+    made for it and that had to be made again.
     """
 
     sample_id: str
@@ -59,6 +60,7 @@ class GenerationRow(TypedDict):
     tool_calls: str
     attempts: int
     interruptions: list[str]
+    lost_tokens: int
     endpoint: str
     model: str
     started_at: datetime
@@ -99,6 +101,7 @@ class PartialRow(TypedDict):
     prompt_ids: Sequence[int]
     ids: Sequence[int]
     interruptions: list[str]
+    lost_tokens: int
     endpoint_deaths: int
     generator: str
 
@@ -195,6 +198,7 @@ GENERATIONS: TableFormat[GenerationRow] = TableFormat(
         tool_calls=_TEXT,
         attempts=_SHORT,
         interruptions=pa.list_(_TEXT),
+        lost_tokens=_LONG,
         endpoint=_TEXT,
         model=_TEXT,
         started_at=_TIME,
@@ -229,6 +233,7 @@ PARTIALS: TableFormat[PartialRow] = TableFormat(
         prompt_ids=_IDS,
         ids=_IDS,
         interruptions=pa.list_(_TEXT),
+        lost_tokens=_LONG,
         endpoint_deaths=_SHORT,
         generator=_TEXT,
     ),

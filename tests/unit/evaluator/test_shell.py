@@ -40,6 +40,7 @@ def row(position: int, split: str, turn: int = 0) -> dict:
         "finish_reason": "stop",
         "attempts": 1,
         "interruptions": [],
+        "lost_tokens": 0,
         "started_at": now,
         "finished_at": now,
         "first_token_seconds": 0.0,

@@ -56,6 +56,7 @@ generations = st.builds(
     tool_calls=text,
     attempts=counts,
     interruptions=st.lists(text, max_size=3),
+    lost_tokens=counts,
     endpoint=text,
     model=text,
     started_at=times,
@@ -83,6 +84,7 @@ partials = st.builds(
     prompt_ids=ids,
     ids=ids,
     interruptions=st.lists(text, max_size=3),
+    lost_tokens=counts,
     endpoint_deaths=counts,
     generator=text,
 )
@@ -120,6 +122,7 @@ PARTIAL: PartialRow = {
     "prompt_ids": array("i", [1, 2]),
     "ids": (3, 4),
     "interruptions": ["connection"],
+    "lost_tokens": 3,
     "endpoint_deaths": 1,
     "generator": "g",
 }

@@ -46,6 +46,8 @@ class Partial:
     prompt_total: int = 0
     """Length of the whole prompt; 0 before any of it came."""
     ids: "array[int]" = field(default_factory=ids)
+    lost: int = 0
+    """Generated ids that were dropped over all attempts."""
     start: int = 0
     """Ids that were there when this attempt began."""
     tries: int = 0
@@ -83,9 +85,10 @@ class Partial:
 
     def forget_ids(self) -> int:
         """Drops what was generated. Returns how much that was."""
-        lost = len(self.ids)
+        dropped = len(self.ids)
+        self.lost += dropped
         self.ids = ids()
-        return lost
+        return dropped
 
     def complete(self, rules: Rules) -> Finish | None:
         """How the answer ended if nothing may be generated any more: continuing it would yield a second answer."""
