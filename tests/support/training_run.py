@@ -107,8 +107,8 @@ def _rows(samples: int, held_out: int) -> list[tables.GenerationRow]:
             sample_id=f"s{position}", turn=0, position=position, split="train" if position < samples else "holdout",
             source="test", messages=[{"role": "user", "content": "?"}], prompt_ids=ids[:4], ids=ids[4:],
             finish_reason="stop", stop_reason="", reasoning="", content="", tool_calls="", attempts=1,
-            interruptions=[], lost_tokens=0, endpoint="", model="m", started_at=now, finished_at=now, first_token_seconds=0.1,
-            seconds=1.0,
+            interruptions=[], lost_tokens=0, endpoint="", model="m", started_at=now, finished_at=now,
+            first_token_seconds=0.1, seconds=1.0,
         )  # fmt: skip
         rows.append(row)
     return rows

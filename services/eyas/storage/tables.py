@@ -41,8 +41,8 @@ class SampleRow(TypedDict):
 class GenerationRow(TypedDict):
     """An answer of the model. `messages` is what was rendered, earlier answers included; times are UTC.
 
-    `interruptions` has one name of a cause for each attempt that was interrupted; `lost_tokens` counts ids that a server
-    made for it and that had to be made again.
+    `interruptions` has one name of a cause for each attempt that was interrupted; `lost_tokens` counts ids that were
+    made for it and had to be made again.
     """
 
     sample_id: str
