@@ -132,8 +132,8 @@ async def test_a_running_run_is_watched_paused_and_changed(command, tmp_path):
     resumed = await eyas("resume", demo)
     assert resumed.status == 0
     watched = await eyas("watch", demo)
-    assert watched.status == 0
-    assert f"{QUESTIONS}/{QUESTIONS}" in watched.out
+    assert watched.status == 0, watched
+    assert f"/{QUESTIONS} · ok" in watched.out
     done = await outcome(process)
     assert done.status == 0, done
     listed = await eyas("list", tmp_path)
