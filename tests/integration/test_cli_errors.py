@@ -79,9 +79,7 @@ async def test_a_dataset_that_is_not_there(tmp_path, endpoint, model_folder):
 
 
 @pytest.mark.parametrize(("options", "said"), [("ro", "Read-only"), ("size=16k", "No space left")])
-async def test_an_output_folder_that_cannot_be_written(
-    tmp_path, questions, endpoint, model_folder, unshare, options, said
-):
+async def test_an_output_folder_that_cannot_be_written(tmp_path, questions, endpoint, model_folder, options, said):
     out = tmp_path / "out"
     fill = 'head -c 16k /dev/zero > "$0/other"' if options != "ro" else "true"
     outcome = await eyas(
