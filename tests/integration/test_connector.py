@@ -75,7 +75,8 @@ async def extracting(
     started = command(folder / "model", vllm_host, reference.layer_ids, storage, *case.extra, v2=case.v2)
     last = sequence(33)
     async with launch.VllmServer(started, folder / "log", START_SECONDS) as server:
-        found = Extracting(server.url, open_store(storage), reference, folder / "log")
+        assert ("Using V2 Model Runner" in (folder / "log").read_text()) == case.v2
+        found = Extracting(server.url, open_store(storage), reference)
         yield found
         assert server.exit_code is None
         assert await found.ask(last) == 200
@@ -110,6 +111,9 @@ async def test_shared_beginnings(extracting):
     await asyncio.gather(*map(extracting.ask, longer))
     for ids in longer:
         assert extracting.reference.difference(await extracting.object(ids), ids) < TOLERANCE
+    metrics = await extracting.metrics()
+    cached = metrics["vllm:prefix_cache_queries_total"] > 0
+    assert (metrics["vllm:prefix_cache_hits_total"] > 0) == cached
 
 
 async def test_the_same_again_is_one_object(extracting):

@@ -84,7 +84,6 @@ class Extracting:
     url: str
     store: ObjectStore
     reference: Reference
-    log: Path
 
     def key(self, ids: Sequence[int], run: str = "demo") -> str:
         """Key of the object of a sequence."""
