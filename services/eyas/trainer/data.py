@@ -116,30 +116,48 @@ class Reader:
     """Reads windows of examples as documents, some rows ahead, and counts what can't be used."""
 
     def __init__(
-        self, store: ObjectStore, layout: RunLayout, layer_ids: Sequence[int], examples: Sequence[Example]
+        self,
+        store: ObjectStore,
+        layout: RunLayout,
+        layer_ids: Sequence[int],
+        examples: Sequence[Example],
+        most_broken: float,
     ) -> None:
         self._store, self._layout, self._layer_ids = store, layout, tuple(layer_ids)
-        self.examples = examples
+        self._examples, self._most_broken = examples, most_broken
         self._sound: set[str] = set()
         self.broken: dict[str, str] = {}
         """Sample ids and what is wrong with their hidden states."""
 
     def rows(self, rows: Sequence[Sequence[Window]]) -> Iterator[list[Document]]:
-        """Documents of each row, in order. What can't be read is left out and counted in `broken`."""
+        """Documents of each row, in order. What can't be used is left out and counted in `broken`.
+
+        Raises DataError when that is more than the share `most_broken` of the examples.
+        """
         pool = ThreadPoolExecutor(_READERS, thread_name_prefix="read")
         try:
             pending: list[list[Future[Document | None]]] = []
             for index, row in enumerate(rows):
                 pending.append([pool.submit(self._document, window) for window in row])
                 if index >= _AHEAD:
-                    yield [document for f in pending.pop(0) if (document := f.result()) is not None]
-            for row_futures in pending:
-                yield [document for f in row_futures if (document := f.result()) is not None]
+                    yield self._sound_ones(pending.pop(0))
+            for futures in pending:
+                yield self._sound_ones(futures)
         finally:
             pool.shutdown(cancel_futures=True)
 
+    def _sound_ones(self, futures: Sequence[Future[Document | None]]) -> list[Document]:
+        documents = [document for future in futures if (document := future.result()) is not None]
+        if len(self.broken) > self._most_broken * len(self._examples):
+            sample, why = next(iter(self.broken.items()))
+            raise DataError(
+                f"hidden states of {len(self.broken)} of {len(self._examples)} sequences cannot be used, first of "
+                f"sample {sample}: {why}. Extract again into another run, or raise thresholds.givenUpPause"
+            )
+        return documents
+
     def _document(self, window: Window) -> Document | None:
-        example = self.examples[window.index]
+        example = self._examples[window.index]
         try:
             return self._read(example, window)
         except (DataError, NotFoundError) as error:

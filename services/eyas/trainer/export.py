@@ -59,7 +59,7 @@ class Exporter:
         return self._write(prefix, config, formats.speculators_tensors(native, self.embedding_VH))
 
     def _checked(self, config: DrafterConfig, drafter: Drafter, vocabulary: Vocabulary) -> dict[str, Tensor]:
-        tensors = formats.tensors(drafter.state_dict(), vocabulary, self.dtype)
+        tensors = formats.tensors(drafter.native(), vocabulary, self.dtype)
         formats.check(tensors, config)
         return tensors
 

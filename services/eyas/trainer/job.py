@@ -17,14 +17,14 @@ from eyas.run.v1 import run_pb2 as pb
 from eyas.storage.layout import RunLayout
 from eyas.storage.objects import ObjectStore
 from eyas.storage.runs import read_spec
-from eyas.trainer import checkpoint, formats, initial, vocabulary
+from eyas.trainer import checkpoint, fit, formats, initial, vocabulary
 from eyas.trainer.config import for_model, text_config
 from eyas.trainer.data import Corpus, Reader, by_decile, read_corpus
 from eyas.trainer.engine import Engine
 from eyas.trainer.export import Exporter
 from eyas.trainer.loop import Interrupted, Loop, Split
 from eyas.trainer.model import Drafter
-from eyas.trainer.order import windows
+from eyas.trainer.order import epoch_rows, windows
 from eyas.trainer.parallel import Processes, join
 from eyas.trainer.pretrained import Pretrained
 from eyas.trainer.steplog import StepLog
@@ -113,15 +113,17 @@ def _train(job: _Job, stop: Callable[[], bool], tell: Tell) -> bool:
     found = checkpoints.load(job.data_key)
     words = _vocabulary(job) if found is None else vocabulary.from_d2t(found[1]["d2t"], len(job.target.head_VH))
     drafter = _drafter(job, words).to(job.processes.device)
+    training, held_out = (_split(job, examples) for examples in (job.corpus.train, job.corpus.held_out))
+    if found is None:
+        if job.processes.leads:
+            job.exporter.native(f"{prefix}/untrained", drafter, words)
+        _fit(job, drafter, training)
     engine = Engine(drafter, job.target, words, job.spec.training, job.processes)
     place = checkpoint.Place(data_key=job.data_key)
     if found is not None:
         place, tensors = found
         checkpoint.restore(tensors, drafter, engine.optimizer)
         _log.info("goes on at its checkpoint", step=place.step, seconds=round(place.seconds, 1))
-    elif job.processes.leads:
-        job.exporter.native(f"{prefix}/untrained", drafter, words)
-    training, held_out = (_split(job, examples) for examples in (job.corpus.train, job.corpus.held_out))
     loop = Loop(
         engine,
         job.spec,
@@ -161,9 +163,17 @@ def _drafter(job: _Job, words: Vocabulary) -> Drafter:
     return drafter
 
 
+def _fit(job: _Job, drafter: Drafter, training: Split) -> None:
+    rows = epoch_rows(training.sizes, job.spec.training.total_seq_len, job.spec.training.seed, epoch=0)
+    documents = (document for row in training.read(rows) for document in row)
+    found = fit.fit(documents, job.processes.device)
+    fit.apply(found, drafter, fresh=not job.spec.training.from_pretrained)
+    job.processes.share(drafter.state_dict().values())
+
+
 def _split(job: _Job, examples: list[Any]) -> Split:
     cut = windows([len(example.ids) for example in examples], job.spec.training.total_seq_len)
-    return Split(cut, Reader(job.store, job.layout, job.layer_ids, examples))
+    return Split(cut, Reader(job.store, job.layout, job.layer_ids, examples, job.spec.thresholds.given_up_pause))
 
 
 def _summary(

@@ -3,6 +3,7 @@
 All processes run it in step; the first one decides when to stop and when to write, and tells the others.
 """
 
+import math
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -67,7 +68,7 @@ class Loop:
         report: Callable[[int, int, dict[str, float]], None],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._engine, self._spec, self._training = engine, spec, spec.training
+        self._engine, self._training = engine, spec.training
         self._train, self._held_out = train, held_out
         self._checkpoints, self._steps, self._d2t = checkpoints, steps, d2t
         self._stop, self._report, self._clock = stop, report, clock
@@ -110,7 +111,9 @@ class Loop:
         rate = self.schedule.rate(place.step, place.seconds)
         measured = self._engine.step(rows, rate)
         self.last = measured
-        self._check_broken()
+        if not math.isfinite(measured.loss):
+            names = [document.name for row in rows for document in row]
+            raise DataError(f"the loss of step {place.step + 1} is not finite: lower training.lr, or look at {names}")
         seconds, stop, write = self._agreed()
         place = replace(
             place,
@@ -195,12 +198,3 @@ class Loop:
         """Steps in all: by the measured pace where time ends the training first."""
         progress = self.schedule.progress(place.step, place.seconds)
         return max(place.step, min(self.schedule.total_steps, round(place.step / progress)))
-
-    def _check_broken(self) -> None:
-        broken, examples = self._train.reader.broken, self._train.reader.examples
-        if len(broken) > self._spec.thresholds.given_up_pause * len(examples):
-            sample, why = next(iter(broken.items()))
-            raise DataError(
-                f"hidden states of {len(broken)} of {len(examples)} sequences cannot be used, first of sample "
-                f"{sample}: {why}. Extract again, or raise thresholds.givenUpPause"
-            )

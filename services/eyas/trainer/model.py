@@ -116,7 +116,12 @@ class Outputs:
 
 
 class Drafter(nn.Module):
-    """An EAGLE-3 drafter. Its state dict, with d2t and t2d beside it, is the native checkpoint."""
+    """An EAGLE-3 drafter. `native`, with d2t and t2d beside it, is the checkpoint that vLLM loads.
+
+    A few channels of a model's states are hundreds of times larger than the rest, and one step of the optimiser along
+    them throws the drafter far away. So `fc` reads channels that are divided by their size, and `native` folds the
+    divisors into its weight: the same function, conditioned better.
+    """
 
     def __init__(self, config: DrafterConfig) -> None:
         super().__init__()
@@ -129,13 +134,32 @@ class Drafter(nn.Module):
         self.norm = RMSNorm(config.hidden_size, config.rms_norm_eps)
         self.lm_head = nn.Linear(config.hidden_size, config.draft_vocab_size, bias=False)
         self.rotary = Rotary(config)
+        self.input_scale: Tensor
+        self.register_buffer("input_scale", torch.ones(inputs * config.hidden_size))
+
+    @torch.no_grad()
+    def standardise(self, sizes_I: Tensor) -> None:
+        """Divides the channels of the inputs by their sizes; the function stays as it is.
+
+        With `fc_norm` the inputs are normed already, and nothing is done.
+        """
+        if not self.config.fc_norm:
+            scale_I = (1 / sizes_I).to(self.input_scale)
+            self.fc.weight.mul_(self.input_scale / scale_I)
+            self.input_scale.copy_(scale_I)
+
+    def native(self) -> dict[str, Tensor]:
+        """Weights by the names of the native checkpoint."""
+        state = {name: parameter.detach() for name, parameter in self.named_parameters()}
+        state["fc.weight"] = state["fc.weight"] * self.input_scale
+        return state
 
     def combine(self, inputs_NI: Tensor) -> Tensor:
         """The states of the model's layers -> the drafter's first h."""
         if self.config.fc_norm:
             parts = inputs_NI.chunk(len(self.config.layer_ids), dim=-1)
             inputs_NI = torch.cat([norm(part) for norm, part in zip(self.fc_norm, parts, strict=True)], dim=-1)
-        result: Tensor = self.fc(inputs_NI)
+        result: Tensor = self.fc(inputs_NI * self.input_scale.to(inputs_NI.dtype))
         return result
 
     def forward(self, batch: Batch, plan: Plan, embedding_VH: Tensor) -> Outputs:

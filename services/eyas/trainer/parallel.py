@@ -48,6 +48,12 @@ class Processes:
         distributed.broadcast(told, 0)
         return [float(value) for value in told]
 
+    def share(self, tensors: Iterable[Tensor]) -> None:
+        """Gives the first process's values to all, in place."""
+        if self.world > 1:
+            for tensor in tensors:
+                distributed.broadcast(tensor.data, 0)
+
     def merge(self, values: dict[str, str]) -> dict[str, str]:
         """Entries of all processes."""
         if self.world == 1:

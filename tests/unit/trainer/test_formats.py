@@ -23,7 +23,7 @@ WORDS = Vocabulary(torch.tensor([1, 4, 5, 9]), 12)
 
 def native(config=CONFIG, words=WORDS):
     torch.manual_seed(0)
-    return formats.tensors(Drafter(config).state_dict(), words, torch.float16)
+    return formats.tensors(Drafter(config).native(), words, torch.float16)
 
 
 @pytest.mark.parametrize("changes", [{}, {"fc_norm": True}, {"norm_output": True}])

@@ -128,3 +128,13 @@ def test_attention_gradients_are_exact():
     torch.testing.assert_close(result, dense(*inputs), atol=1e-6, rtol=1e-5)
     for ours, theirs in zip(torch.autograd.grad(result, inputs, gradient), expected, strict=True):
         torch.testing.assert_close(ours, theirs, atol=1e-5, rtol=1e-5)
+
+
+def test_standardised_inputs_are_the_same_function_and_export():
+    generator = torch.Generator().manual_seed(4)
+    documents = [document(generator, 16)]
+    plain, conditioned = drafter(), drafter()
+    conditioned.standardise(torch.rand(3 * H, generator=generator) * 100 + 0.1)
+    torch.testing.assert_close(train(plain, documents)[0].sums_K, train(conditioned, documents)[0].sums_K)
+    torch.testing.assert_close(plain.native(), conditioned.native())
+    assert not torch.allclose(plain.fc.weight, conditioned.fc.weight)
