@@ -69,12 +69,13 @@ async def read(store: ObjectStore, run: str) -> Result:
 
 
 async def stage_seconds(store: ObjectStore, layout: RunLayout) -> dict[str, float]:
-    """Seconds from entering each stage to entering the next, from the control log."""
-    log = Log(store, layout.control, ".json", JsonFormat()).catch_up()
-    entered = [
-        (str(part.value["entered"]), datetime.fromisoformat(part.value["at"]))
-        async for part in log
-        if "entered" in part.value
+    """Seconds from entering each stage to entering the next, pauses included, from the control log.
+
+    The first stage begins with the first entry.
+    """
+    entries = [part.value async for part in Log(store, layout.control, ".json", JsonFormat()).catch_up()]
+    entered = [("generate", datetime.fromisoformat(entries[0]["at"]))] + [
+        (str(entry["entered"]), datetime.fromisoformat(entry["at"])) for entry in entries if "entered" in entry
     ]
     seconds: defaultdict[str, float] = defaultdict(float)
     for (stage, start), (_, end) in pairwise(entered):
