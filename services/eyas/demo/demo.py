@@ -16,6 +16,7 @@ from eyas.errors import EyasError
 from eyas.storage.objects import open_store
 
 RUN = "run"
+TRAINED_ON, HELD_OUT = ("humaneval.jsonl", "sharegpt.json"), "mtbench.jsonl"
 SETTINGS = Path(__file__).with_name("run.yaml")
 
 
@@ -29,7 +30,9 @@ def run(build: Path, vllm_python: Path, console: Console) -> Result:
     output.mkdir(parents=True, exist_ok=True)
     command = [sys.executable, "-m", "eyas.cli", "run", "-f", str(SETTINGS), "--output", str(output / RUN)]
     command += ["--model", str(asset_folder / assets.MODEL), "--vllm-python", str(vllm_python)]
-    command += ["--dataset", str(asset_folder / "humaneval.jsonl"), "--holdout", str(asset_folder / "mtbench.jsonl")]
+    for name in TRAINED_ON:
+        command += ["--dataset", str(asset_folder / name)]
+    command += ["--holdout", str(asset_folder / HELD_OUT)]
     status = _run(command)
     if status:
         raise EyasError(f"the demo's run ended with exit status {status}: the same command goes on where it was")
