@@ -28,7 +28,7 @@ from eyas.trainer.order import epoch_rows, windows
 from eyas.trainer.parallel import Processes, join
 from eyas.trainer.pretrained import Pretrained
 from eyas.trainer.steplog import StepLog
-from eyas.trainer.target import Target, Weights, read_layer, read_target
+from eyas.trainer.target import Target, Weights, read_target
 from eyas.trainer.vocabulary import Vocabulary
 
 Tell = Callable[..., None]
@@ -155,8 +155,7 @@ def _drafter(job: _Job, words: Vocabulary) -> Drafter:
     config = for_model(job.weights.config, training, job.layer_ids[:-1], len(words.ids_W))
     pretrained = Pretrained(training.from_pretrained) if training.from_pretrained else None
     drafter = Drafter(pretrained.config(config) if pretrained else config)
-    last = job.layer_ids[-1] - 1
-    initial.initialise(drafter, job.target, words, read_layer(job.weights, last), training.seed)
+    initial.initialise(drafter, job.target, words, training.seed)
     if pretrained is not None:
         rows = pretrained.load(drafter, words)
         _log.info("starts from a checkpoint", folder=training.from_pretrained, head_rows=rows, of=len(words.ids_W))

@@ -1,7 +1,6 @@
 """The parts of the model that training needs, read from its safetensors without loading the rest.
 
-Needed are the embedding, the final norm and the head (the embedding again where they are tied); a fresh drafter also
-starts from the weights of one of the model's layers where those are plain matrices of the right shape.
+Needed are the embedding, the final norm and the head (the embedding again where they are tied).
 """
 
 import json
@@ -104,14 +103,6 @@ def read_target(weights: Weights, device: torch.device) -> Target:
     head = head[: int(text_config(weights.config)["vocab_size"])]
     eps = float(text_config(weights.config).get("rms_norm_eps", 1e-6))
     return Target(embedding, weights.get(base + _NORM).float().to(device), head, eps)
-
-
-def read_layer(weights: Weights, layer: int) -> dict[str, Tensor]:
-    """Matrices and norms of one layer by their names within it; quantised ones are left out."""
-    prefix = f"{_base(weights)}layers.{layer}."
-    found = {name.removeprefix(prefix): name for name in weights.names if name.startswith(prefix)}
-    tensors = {name: weights.get(full) for name, full in found.items() if name.endswith(".weight")}
-    return {name: tensor.float() for name, tensor in tensors.items() if tensor.is_floating_point()}
 
 
 def _base(weights: Weights) -> str:
