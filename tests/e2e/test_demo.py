@@ -11,7 +11,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 RESULT = ROOT / "build/demo/result.json"
 QUESTIONS = 164 + 52 + 80
-MINUTES = 15
+MINUTES = 20  # the demo takes about 13 on two idle cores; tests leave room for a busy machine
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout((MINUTES + 5) * 60)]
 
@@ -46,7 +46,7 @@ def test_every_question_has_one_answer(result: dict[str, Any]) -> None:
 def test_the_trained_drafter_beats_the_untrained_one(result: dict[str, Any]) -> None:
     lengths = result["acceptance_length"]
     assert lengths["trained"] > lengths["untrained"]
-    assert lengths["trained"] > 1.3
+    assert lengths["trained"] > 1.1
     assert result["repetition_share"].keys() >= {"none", "untrained", "ngram", "trained"}
     assert min(result["greedy_agreement"].values()) > 0.5
 

@@ -200,6 +200,30 @@ async def test_jobs_follow_and_failing_ones_are_started_again(stack):
     launching.cancel()
 
 
+async def test_settings_that_change_under_a_job_are_those_that_end_its_stage(stack):
+    await stack.start()
+    await stack.create(stack.spec(samples=4, **settings()), until=run_pb2.STAGE_TRAIN)
+    launcher, worker, names = Launcher(stack, stack.url), Extractor(stack), []
+
+    async def work(process):
+        if process.role == pb.ROLE_TRAINER:
+            names.append(process.name)
+            if len(names) == 1:
+                await stack.control(set=pb.Set(values={"training.lr": "0.5"}))
+            path = stack.storage / "r/drafter/manifest.json"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            asked = (await stack.runs.GetRun(pb.GetRunRequest(run="r"))).spec
+            path.write_text(json.dumps({"settings_hash": specs.training_hash(asked)}))
+        return 0, ""
+
+    launcher.work = work
+    launching = asyncio.create_task(launcher.run())
+    async with working(worker):
+        progress = await stack.until(over)
+    assert progress.state == run_pb2.STATE_DONE
+    launching.cancel()
+
+
 async def test_a_stage_later_is_done_on_request(stack):
     await stack.start()
     await stack.create(stack.spec(samples=4, **settings()), until=run_pb2.STAGE_GENERATE)

@@ -301,10 +301,17 @@ class Run:
                 want.process.progressed()
         if action == "retry" and isinstance(self.stage, Generating) and self.stage.opened:
             self.stage.retry()
-        if self.stage is not None and (self.course.finished or self.stage.stage != self.course.stage):
+        if self.stage is not None and (self.course.finished or self._outdated(self.stage)):
             await self.stop()
         if not self.course.finished:
             self.start()
+
+    def _outdated(self, stage: ItemStage | JobStage) -> bool:
+        """Whether the run is to do another stage by now, or the same with a job of other settings."""
+        if stage.stage != self.course.stage:
+            return True
+        wanted = wants.of_stage(self.course, self.name, self._launching.process)
+        return isinstance(stage, JobStage) and stage.process not in [want.process for want in wanted]
 
     async def record(self, entry: dict[str, Any]) -> None:
         """Appends to the control log, however long storage is away, and applies what stands there."""
