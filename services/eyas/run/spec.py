@@ -149,6 +149,8 @@ def check(spec: pb.RunSpec) -> None:
             raise InputError(f"{path} is {value}: it must be above zero")
     if training.dtype not in ("float32", "bfloat16"):
         raise InputError(f"training.dtype is {training.dtype!r}: it must be float32 or bfloat16")
+    if spec.hidden_states.mode == pb.HIDDEN_STATES_MODE_ONLINE:
+        raise InputError("hiddenStates.mode online is not there yet: leave it at offline, which stores the states")
     layers = list(spec.hidden_states.layer_ids)
     if layers and (sorted(set(layers)) != layers or len(layers) != 4 or layers[0] == 0):
         raise InputError(

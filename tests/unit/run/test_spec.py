@@ -49,10 +49,10 @@ def test_what_is_stored_reads_back_equal(mapping: dict[str, Any]) -> None:
 
 
 def test_overrides_read_yaml_values_and_scientific_notation() -> None:
-    mapping = spec.override(MINIMAL, ["training.lr=5e-5", "hiddenStates.mode=online", "vllm.extraArgs=[--a, b]"])
+    mapping = spec.override(MINIMAL, ["training.lr=5e-5", "hiddenStates.backend=transformers", "vllm.extraArgs=[--a, b]"])
     built = spec.build(mapping)
     assert built.training.lr == pytest.approx(5e-5)
-    assert built.hidden_states.mode == pb.HIDDEN_STATES_MODE_ONLINE
+    assert built.hidden_states.backend == pb.HIDDEN_STATES_BACKEND_TRANSFORMERS
     assert list(built.vllm.extra_args) == ["--a", "b"]
     assert "training" not in MINIMAL
 
@@ -66,6 +66,7 @@ def test_overrides_read_yaml_values_and_scientific_notation() -> None:
         ({"training": {"lr": 0}}, "training.lr is 0.0: it must be above zero"),
         ({"training": {"dtype": "int8"}}, "must be float32 or bfloat16"),
         ({"hiddenStates": {"mode": "sometimes"}}, "must be one of offline, online"),
+        ({"hiddenStates": {"mode": "online"}}, "leave it at offline"),
         ({"hiddenStates": {"layerIds": [0, 1, 2, 3]}}, "none of them 0"),
         ({"hiddenStates": {"layerIds": [3, 2, 1, 4]}}, "ascending"),
         ({"name": "No Spaces"}, "lower-case letters"),
