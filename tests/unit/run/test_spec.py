@@ -49,7 +49,8 @@ def test_what_is_stored_reads_back_equal(mapping: dict[str, Any]) -> None:
 
 
 def test_overrides_read_yaml_values_and_scientific_notation() -> None:
-    mapping = spec.override(MINIMAL, ["training.lr=5e-5", "hiddenStates.backend=transformers", "vllm.extraArgs=[--a, b]"])
+    given = ["training.lr=5e-5", "hiddenStates.backend=transformers", "vllm.extraArgs=[--a, b]"]
+    mapping = spec.override(MINIMAL, given)
     built = spec.build(mapping)
     assert built.training.lr == pytest.approx(5e-5)
     assert built.hidden_states.backend == pb.HIDDEN_STATES_BACKEND_TRANSFORMERS

@@ -163,7 +163,9 @@ class _Session:
         with Screen(self.console) as screen:
             async for progress in follow(runs, self.request.place.run):
                 count, total = texts.done(progress)
-                if resuming and total:
+                if resuming and progress.state == pb.STATE_DONE:
+                    screen.say("resuming: everything that is asked is done already")
+                elif resuming and total:
                     screen.say(f"resuming: {texts.stage(progress)}, {count:,} of {total:,} done")
                     resuming = False
                 screen.show(progress)
