@@ -6,10 +6,8 @@ from contextlib import asynccontextmanager
 
 import structlog
 
-from eyas.dispatch.v1 import dispatch_pb2, dispatch_pb2_grpc
-from eyas.errors import EyasError
-from eyas.rpc.channels import open_channel
-from eyas.rpc.errors import translated
+from eyas.dispatch.v1 import dispatch_pb2_grpc
+from eyas.rpc import jobs
 from eyas.run.v1 import run_pb2 as pb
 
 _log = structlog.get_logger()
@@ -31,23 +29,12 @@ class Progress:
             return
         self._told = time.monotonic()
         _log.info(message, done=done, total=total)
-        if self._stub is None:
-            return
         progress = pb.JobProgress(job="extractor", done=done, total=total, message=message)
-        try:
-            with translated("dispatcher"):
-                await self._stub.ReportJob(
-                    dispatch_pb2.ReportJobRequest(run=self._run, progress=progress), timeout=_SECONDS
-                )
-        except EyasError as error:
-            _log.warning("the dispatcher could not be told", error=str(error))
+        await jobs.report(self._stub, self._run, progress)
 
 
 @asynccontextmanager
 async def telling(run: str, dispatcher: str, token: str) -> AsyncIterator[Progress]:
     """Progress to a dispatcher; to nobody when it is empty."""
-    if not dispatcher:
-        yield Progress(run, None)
-        return
-    async with open_channel(dispatcher, token) as channel:
-        yield Progress(run, dispatch_pb2_grpc.DispatchStub(channel))
+    async with jobs.dispatcher_stub(dispatcher, token) as stub:
+        yield Progress(run, stub)
